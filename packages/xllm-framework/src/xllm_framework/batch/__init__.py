@@ -1,0 +1,8 @@
+"""What one step computes and what comes back: the plain data between deciding and executing."""
+
+from xllm_framework.batch.batch import Batch, ScheduledSequence
+from xllm_framework.batch.batch_group import BatchGroup
+from xllm_framework.batch.forward_input import ForwardInput, ForwardInputBuilder, SamplingRows
+from xllm_framework.batch.forward_output import ForwardOutput
+
+__all__ = ["Batch", "BatchGroup", "ForwardInput", "ForwardInputBuilder", "ForwardOutput", "SamplingRows", "ScheduledSequence"]

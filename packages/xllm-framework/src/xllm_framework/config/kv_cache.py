@@ -1,0 +1,21 @@
+"""How much KV cache there is and how it is shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVCacheConfig:
+    """KV cache options."""
+
+    block_size: int = 16
+    """Tokens a block."""
+    num_blocks: int = 0
+    """Blocks of the pool; 0 sizes it from `max_cache_size`, or from free memory."""
+    max_cache_size: int = 0
+    """Bytes of KV cache; 0 takes what memory allows, on CPU at most 256 MiB or one sequence of the full context."""
+    memory_utilization: float = 0.8
+    """Share of the device's memory for weights and KV cache."""
+    enable_prefix_cache: bool = True
+    """Reuse the KV of prompts that begin alike."""

@@ -1,0 +1,32 @@
+"""Which model, and which implementation of it. Knows nothing of files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Backend = Literal["auto", "llm", "vlm", "dit", "rec"]
+ModelImpl = Literal["auto", "native", "python", "transformers"]
+DType = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Model options."""
+
+    model: str = ""
+    """A folder in Hugging Face layout, a .gguf file, or a hub id. Empty takes the embedded demo model, SmolLM2-135M-Instruct."""
+    model_id: str = ""
+    """Name under which the model is served. Empty takes the last part of the model's path."""
+    backend: Backend = "auto"
+    """Which kind of master serves the model; auto looks it up by architecture."""
+    model_impl: ModelImpl = "auto"
+    """native (C++ step), python (torch modules), transformers (any causal architecture); auto takes the first that fits."""
+    dtype: DType = "auto"
+    """Type of weights and activations; auto takes the checkpoint's where the device computes it fast, else float32."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1, npu; auto takes an accelerator when there is one."""
+    max_model_len: int = 0
+    """Tokens of prompt and output together; 0 takes the model's own limit."""
+    chat_template: str = ""
+    """File with a Jinja chat template that replaces the model's own. Read at start only, never from a request."""

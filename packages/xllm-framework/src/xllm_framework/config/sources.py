@@ -1,0 +1,116 @@
+"""Merges option values from a command line, a JSON file and the environment into one `XLLMConfig`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from xllm_framework.config.execution import ExecutionConfig
+from xllm_framework.config.kv_cache import KVCacheConfig
+from xllm_framework.config.load import LoadConfig
+from xllm_framework.config.model import ModelConfig
+from xllm_framework.config.scheduler import SchedulerConfig
+from xllm_framework.config.service import ServiceConfig
+from xllm_framework.errors import InvalidConfig
+
+ENVIRONMENT_PREFIX = "XLLM_"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XLLMConfig:
+    """All options, by category. Field names are unique over all categories, so that a flat name is enough everywhere."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    load: LoadConfig = field(default_factory=LoadConfig)
+    kv_cache: KVCacheConfig = field(default_factory=KVCacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    service: ServiceConfig = field(default_factory=ServiceConfig)
+
+    @classmethod
+    def from_flat(cls, values: Mapping[str, Any], source: str = "options") -> XLLMConfig:
+        """Build from flat field names, as `{"model": "path", "block_size": 32}`.
+
+        Raises:
+            InvalidConfig: an unknown name, or a value of the wrong type; names the option and `source`.
+        """
+        return _build({name: (value, source, True) for name, value in values.items()})
+
+    def to_flat(self, *, only_changed: bool = False) -> dict[str, Any]:
+        """Return flat field names and values; `only_changed` leaves out defaults."""
+        flat: dict[str, Any] = {}
+        for category in fields(self):
+            section = getattr(self, category.name)
+            for option in fields(section):
+                value = getattr(section, option.name)
+                if not only_changed or value != option.default:
+                    flat[option.name] = value
+        return flat
+
+
+def load_config(
+    explicit: Mapping[str, Any],
+    config_file: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> XLLMConfig:
+    """Merge explicit command-line values over a JSON file's over the environment's over the defaults.
+
+    Raises:
+        InvalidConfig: an unknown option, a wrong type, or a file that is no JSON object; the message names the source.
+    """
+    merged: dict[str, tuple[Any, str, bool]] = {}
+    for name in _category_of():
+        variable = ENVIRONMENT_PREFIX + name.upper()
+        if variable in environment:
+            merged[name] = (environment[variable], f"environment variable {variable}", False)
+    if config_file is not None:
+        for name, value in _read_json(config_file).items():
+            merged[name.replace("-", "_")] = (value, str(config_file), True)
+    for name, value in explicit.items():
+        merged[name] = (value, "command line", True)
+    return _build(merged)
+
+
+def _category_of() -> dict[str, str]:
+    """Return option name -> category name."""
+    categories = {}
+    for category in fields(XLLMConfig):
+        section_type = category.default_factory
+        assert callable(section_type)
+        for option in fields(section_type):  # type: ignore[arg-type]  # the factories are dataclasses
+            categories[option.name] = category.name
+    return categories
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidConfig(f"The config file {path} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise InvalidConfig(f"The config file {path} is not valid JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise InvalidConfig(f"The config file {path} must hold one JSON object of option names and values.")
+    return content
+
+
+def _build(values: Mapping[str, tuple[Any, str, bool]]) -> XLLMConfig:
+    categories = _category_of()
+    sections: dict[str, dict[str, Any]] = {}
+    types = {category.name: category.default_factory for category in fields(XLLMConfig)}
+    for name, (value, source, strict) in values.items():
+        if name not in categories:
+            raise InvalidConfig(f"Unknown option {name!r} in {source}.")
+        category = categories[name]
+        try:
+            section = msgspec.convert({name: value}, types[category], strict=strict)
+        except msgspec.ValidationError as error:
+            raise InvalidConfig(f"Option {name!r} in {source}: {str(error).split(' - at')[0]}.") from error
+        sections.setdefault(category, {})[name] = getattr(section, name)
+    return XLLMConfig(**{name: types[name](**section) for name, section in sections.items()})  # type: ignore[misc]

@@ -1,0 +1,115 @@
+"""What the front side and the engine side say to each other. Plain data, msgpack on the wire, never pickle.
+
+Knows nothing of how the messages travel: an in-process queue hands the objects over as they are, ZeroMQ carries bytes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from xllm_framework.request.sampling_params import SamplingParams
+
+
+class AddRequest(msgspec.Struct, tag="add", array_like=True, frozen=True):
+    """Start a request. Checked by the front side; the engine side trusts lengths and token ids."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    arrival_time_s: float
+    seed: int = 0
+    priority: int = 0
+    deadline_s: float | None = None
+    cache_salt: str = ""
+    is_offline: bool = False
+
+
+class AbortRequests(msgspec.Struct, tag="abort", array_like=True, frozen=True):
+    """Stop these requests; unknown ids are ignored. Their blocks are free one step later."""
+
+    request_ids: list[str]
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True):
+    """End the loop after the step in flight."""
+
+
+ToEngine = AddRequest | AbortRequests | Shutdown
+
+
+class WireLogprob(msgspec.Struct, array_like=True, frozen=True):
+    """`TokenLogprob` on the wire: the chosen token, then the alternatives, best first."""
+
+    token_id: int
+    logprob: float
+    top_ids: list[int]
+    top_logprobs: list[float]
+
+
+class SequenceDelta(msgspec.Struct, array_like=True, frozen=True):
+    """New tokens of one sequence after a step; `finish_reason` (a `FinishReason` value) is set on the last one."""
+
+    request_id: str
+    index: int
+    token_ids: list[int]
+    finish_reason: str | None = None
+    stop_reason: int | None = None
+    logprobs: list[WireLogprob] | None = None
+    prompt_logprobs: list[WireLogprob | None] | None = None
+    num_cached_tokens: int = 0
+    first_scheduled_time_s: float | None = None
+    error: str | None = None
+    error_kind: str | None = None
+
+
+class EngineStats(msgspec.Struct, array_like=True):
+    """Gauges of the moment and counters since the start (never decreasing)."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    """Blocks of the pool, without the padding block."""
+    num_free_blocks: int = 0
+    """Blocks that hold nothing."""
+    num_cached_blocks: int = 0
+    """Blocks that only the prefix cache holds; they can be taken."""
+    num_steps: int = 0
+    num_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_preemptions: int = 0
+    prefix_cache_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_cache_hits: int = 0
+    """Prompt tokens found there."""
+    step_time_s: float = 0.0
+    """Time spent in steps, in all."""
+
+
+class StepOutputs(msgspec.Struct, tag="outputs", array_like=True, frozen=True):
+    """What one step brought."""
+
+    deltas: list[SequenceDelta]
+    stats: EngineStats
+
+
+class EngineReady(msgspec.Struct, tag="ready", array_like=True, frozen=True):
+    """The engine side has loaded the model and takes requests."""
+
+    max_model_len: int
+    """Tokens of prompt and output together that one sequence can hold: model, option and pool considered."""
+    num_blocks: int
+    block_size: int
+    vocab_size: int
+    model_impl: str
+    device: str
+    dtype: str
+
+
+class EngineFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
+    """The engine side cannot start, or its loop has ended by an error: nothing more will come."""
+
+    message: str
+    kind: str
+
+
+FromEngine = StepOutputs | EngineReady | EngineFailed

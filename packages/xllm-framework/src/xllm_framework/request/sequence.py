@@ -1,0 +1,115 @@
+"""One growing token list and how far it is computed. Knows nothing of text, of policies or of devices.
+
+    token_ids   [0 ......................................................... num_tokens)
+    prompt      [0 ............ num_prompt_tokens)
+    computed    [0 ....... num_computed_tokens)                KV is in the cache
+    cached      [0 .. num_cached_tokens)                       of these, taken from the prefix cache at the last admission
+    to compute                [num_computed_tokens ............ num_tokens)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from xllm_framework.request.status import FinishReason, SequenceStatus
+
+
+class Sequence:
+    """A sequence of a request. The scheduler and the block manager change it, on the engine side's one thread.
+
+    `block_table` lists the ids of the blocks that hold its KV, in order of position; only a block manager changes it.
+    `block_hashes` caches the prefix-cache keys of its full blocks, of which tokens never change once they are full.
+    """
+
+    __slots__ = (
+        "_tokens",
+        "block_hashes",
+        "block_table",
+        "error",
+        "finish_reason",
+        "index",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_tokens",
+        "request_id",
+        "status",
+        "stop_reason",
+    )
+
+    def __init__(self, request_id: str, index: int, prompt_token_ids: npt.ArrayLike, reserve: int = 64) -> None:
+        prompt = np.asarray(prompt_token_ids, dtype=np.int32)
+        self._tokens: npt.NDArray[np.int32] = np.empty(len(prompt) + max(reserve, 1), dtype=np.int32)
+        self._tokens[: len(prompt)] = prompt
+        self.request_id = request_id
+        self.index = index
+        self.num_prompt_tokens = len(prompt)
+        self.num_tokens = len(prompt)
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.block_table: list[int] = []
+        self.block_hashes: list[bytes] = []
+        self.status = SequenceStatus.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.stop_reason: int | None = None
+        self.error: str | None = None
+
+    @property
+    def token_ids(self) -> npt.NDArray[np.int32]:
+        """Prompt and output so far, int32 [num_tokens]; a view that the next `append` may detach."""
+        return self._tokens[: self.num_tokens]
+
+    @property
+    def prompt_token_ids(self) -> npt.NDArray[np.int32]:
+        """The prompt, int32 [num_prompt_tokens]."""
+        return self._tokens[: self.num_prompt_tokens]
+
+    @property
+    def output_token_ids(self) -> npt.NDArray[np.int32]:
+        """What was generated so far, int32 [num_output_tokens]."""
+        return self._tokens[self.num_prompt_tokens : self.num_tokens]
+
+    @property
+    def num_output_tokens(self) -> int:
+        """How many tokens were generated so far."""
+        return self.num_tokens - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens whose KV is still to be computed: 1 in decode, more in prefill."""
+        return self.num_tokens - self.num_computed_tokens
+
+    @property
+    def last_token_id(self) -> int:
+        """The newest token."""
+        return int(self._tokens[self.num_tokens - 1])
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended, for whatever reason."""
+        return self.status is SequenceStatus.FINISHED
+
+    def append(self, token_id: int) -> None:
+        """Add one generated token; amortised O(1)."""
+        if self.num_tokens == len(self._tokens):
+            grown = np.empty(2 * len(self._tokens), dtype=np.int32)
+            grown[: self.num_tokens] = self._tokens
+            self._tokens = grown
+        self._tokens[self.num_tokens] = token_id
+        self.num_tokens += 1
+
+    def finish(self, reason: FinishReason, *, stop_reason: int | None = None, error: str | None = None) -> None:
+        """Mark it as ended. Its blocks are the scheduler's to free."""
+        self.status = SequenceStatus.FINISHED
+        self.finish_reason = reason
+        self.stop_reason = stop_reason
+        self.error = error
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence({self.request_id}#{self.index}, {self.status.name}, computed {self.num_computed_tokens}"
+            f"/{self.num_tokens} of which prompt {self.num_prompt_tokens}, {len(self.block_table)} blocks)"
+        )

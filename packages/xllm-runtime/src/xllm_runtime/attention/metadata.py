@@ -1,0 +1,26 @@
+"""Per-step attention data, shared by all layers. Knows nothing of models or of who scheduled the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(slots=True)
+class AttentionMetadata:
+    """Where T tokens of S sequences lie in the paged cache; tensors on the model's device.
+
+    Sequence s owns rows [query_start[s], query_start[s + 1]); they are the last of its `seq_lens[s]` tokens.
+    """
+
+    slot_mapping: torch.Tensor
+    """int64 [T]; block id x block_size + offset."""
+    block_tables: torch.Tensor
+    """int32 [S, B]."""
+    query_start: torch.Tensor
+    """int32 [S + 1]."""
+    seq_lens: torch.Tensor
+    """int32 [S]."""
+    max_query_len: int
+    """1 when every sequence decodes."""

@@ -1,0 +1,48 @@
+"""What a causal language model must offer to be served. Knows nothing of batches, scheduling or sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from xllm_framework.model import ModelArgs
+from xllm_runtime.attention.metadata import AttentionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class KVCacheShape:
+    """KV of one layer for one token: `num_kv_heads` heads of `head_dim` numbers of `dtype`, for K and for V."""
+
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+
+    @property
+    def num_bytes_per_token(self) -> int:
+        """Bytes of K and V together."""
+        return 2 * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+@runtime_checkable
+class CausalLM(Protocol):
+    """A decoder-only model over paged KV. Built by `Class(args: ModelArgs, dtype: torch.dtype)` under a device context."""
+
+    args: ModelArgs
+
+    def kv_cache_shapes(self) -> list[KVCacheShape]:
+        """One entry a layer that keeps KV, in the order of `bind_kv_cache`."""
+
+    def bind_kv_cache(self, caches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Take (K, V) of each layer, each [num_blocks, block_size, num_kv_heads, head_dim]; block 0 is padding."""
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
+        """Compute T tokens: `token_ids` and `positions` int64 [T] -> hidden states [T, hidden]; KV is written to the cache."""
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[R, hidden] -> float32 logits [R, vocab_size]."""
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take the tensors of a checkpoint under their Hugging Face names; raises `ModelLoadError` for a missing one."""
