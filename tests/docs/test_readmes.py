@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGES = sorted((ROOT / "packages").glob("xllm-*"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DOCUMENTS = [path for path in ROOT.rglob("*.md") if not {".venv", "build", "node_modules"} & set(path.parts)]
 LINK = re.compile(r"\]\((?!http|#)([^)#]+)[^)]*\)")
 
 
@@ -57,9 +58,7 @@ def test_package_has_changelog_of_its_version(package: Path) -> None:
     assert f"## {version[1]}" in (package / "CHANGELOG.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "document", [path for path in ROOT.rglob("*.md") if not {".venv", "build"} & set(path.parts)], ids=lambda p: str(p.relative_to(ROOT))
-)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     for target in LINK.findall(document.read_text(encoding="utf-8")):
         assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}"

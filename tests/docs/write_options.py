@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 from dataclasses import fields
 from pathlib import Path
 from typing import get_type_hints
@@ -16,7 +17,7 @@ TARGET = Path(__file__).parents[2] / "docs" / "reference" / "options.md"
 def field_docs(section: type) -> dict[str, str]:
     body = ast.parse(inspect.getsource(section)).body[0].body
     docs = {}
-    for statement, following in zip(body, body[1:], strict=False):
+    for statement, following in itertools.pairwise(body):
         is_doc = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
         if isinstance(statement, ast.AnnAssign) and is_doc:
             docs[statement.target.id] = " ".join(str(following.value.value).split())
@@ -27,7 +28,7 @@ def render() -> str:
     lines = [
         "# Options",
         "",
-        "On the command line `--block-size 32` (dashes or underscores), in a JSON file (`--config`) `{\"block_size\": 32}`, in the environment `XLLM_BLOCK_SIZE=32`.",
+        'On the command line `--block-size 32` (dashes or underscores), in a JSON file (`--config`) `{"block_size": 32}`, in the environment `XLLM_BLOCK_SIZE=32`.',
         "An explicit command-line value wins over the file, the file over the environment, the environment over the default.",
     ]
     hints = get_type_hints(XLLMConfig)
@@ -38,7 +39,9 @@ def render() -> str:
         lines += ["", f"## {category.name}", "", "| option | type | default | meaning |", "|---|---|---|---|"]
         for option in fields(section):
             kind = str(types[option.name]).replace("|", "\\|")
-            lines.append(f"| `{option.name}` | {kind} | `{option.default!r}` | {docs[option.name]} |".replace("`''`", "empty"))
+            lines.append(
+                f"| `{option.name}` | {kind} | `{option.default!r}` | {docs[option.name]} |".replace("`''`", "empty")
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -16,7 +16,13 @@ PACKAGES = ("xllm-framework", "xllm-scheduler", "xllm-kernels", "xllm-runtime", 
 def run(*command: str | Path, cwd: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH")}
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=900, check=False
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
     )
     if check:
         assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
@@ -25,7 +31,16 @@ def run(*command: str | Path, cwd: Path | None = None, check: bool = True) -> su
 
 def install(environment: Path, wheels: Path, *requirements: str, dry_run: bool = False) -> str:
     run("uv", "venv", "--python", sys.executable, environment)
-    command = ["uv", "pip", "install", "--no-config", "--python", environment / "bin" / "python", "--find-links", wheels]
+    command = [
+        "uv",
+        "pip",
+        "install",
+        "--no-config",
+        "--python",
+        environment / "bin" / "python",
+        "--find-links",
+        wheels,
+    ]
     done = run(*command, *(["--dry-run"] if dry_run else []), *requirements, cwd=environment)
     return done.stdout + done.stderr
 

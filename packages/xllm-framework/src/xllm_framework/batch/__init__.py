@@ -5,4 +5,12 @@ from xllm_framework.batch.batch_group import BatchGroup
 from xllm_framework.batch.forward_input import ForwardInput, ForwardInputBuilder, SamplingRows
 from xllm_framework.batch.forward_output import ForwardOutput
 
-__all__ = ["Batch", "BatchGroup", "ForwardInput", "ForwardInputBuilder", "ForwardOutput", "SamplingRows", "ScheduledSequence"]
+__all__ = [
+    "Batch",
+    "BatchGroup",
+    "ForwardInput",
+    "ForwardInputBuilder",
+    "ForwardOutput",
+    "SamplingRows",
+    "ScheduledSequence",
+]

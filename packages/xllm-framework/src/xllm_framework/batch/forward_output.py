@@ -20,7 +20,9 @@ class ForwardOutput:
     """int32 [R, K], K the largest `num_logprobs` of the batch; best first."""
     top_logprobs: npt.NDArray[np.float32] | None = None
     """float32 [R, K]."""
-    prompt_logprobs: dict[int, tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.float32]]] | None = None
+    prompt_logprobs: (
+        dict[int, tuple[npt.NDArray[np.float32], npt.NDArray[np.int32], npt.NDArray[np.float32]]] | None
+    ) = None
     """By index of the scheduled sequence: (logprob [T-], top ids [T-, K], top logprobs [T-, K]) of the tokens that follow
     each of its scheduled positions inside the prompt."""
     errors: dict[int, str] | None = None

@@ -105,7 +105,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for name, ids in (("logit_bias", self.logit_bias), ("stop_token_ids", self.stop_token_ids)):
             for token_id in ids:
                 if not 0 <= token_id < vocab_size:
-                    raise InvalidRequest(f"{name} holds token id {token_id}, but ids go from 0 to {vocab_size - 1}.", name)
+                    raise InvalidRequest(
+                        f"{name} holds token id {token_id}, but ids go from 0 to {vocab_size - 1}.", name
+                    )
 
     @staticmethod
     def _check_range(name: str, value: float, low: float, high: float, *, exclusive_low: bool = False) -> None:
@@ -129,4 +131,6 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             if token_id < 0:
                 raise InvalidRequest(f"logit_bias holds the negative token id {token_id}.", "logit_bias")
             if not (math.isfinite(bias) and -100 <= bias <= 100):
-                raise InvalidRequest(f"logit_bias of token {token_id} must be from -100 to 100, not {bias}.", "logit_bias")
+                raise InvalidRequest(
+                    f"logit_bias of token {token_id} must be from -100 to 100, not {bias}.", "logit_bias"
+                )

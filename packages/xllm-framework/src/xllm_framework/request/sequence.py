@@ -1,10 +1,10 @@
 """One growing token list and how far it is computed. Knows nothing of text, of policies or of devices.
 
-    token_ids   [0 ......................................................... num_tokens)
-    prompt      [0 ............ num_prompt_tokens)
-    computed    [0 ....... num_computed_tokens)                KV is in the cache
-    cached      [0 .. num_cached_tokens)                       of these, taken from the prefix cache at the last admission
-    to compute                [num_computed_tokens ............ num_tokens)
+token_ids   [0 ......................................................... num_tokens)
+prompt      [0 ............ num_prompt_tokens)
+computed    [0 ....... num_computed_tokens)                KV is in the cache
+cached      [0 .. num_cached_tokens)                       of these, taken from the prefix cache at the last admission
+to compute                [num_computed_tokens ............ num_tokens)
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 
 
 class SequenceStatus(IntEnum):
@@ -18,7 +18,7 @@ class SequenceStatus(IntEnum):
     """Holds no blocks; `finish_reason` is set."""
 
 
-class FinishReason(str, Enum):
+class FinishReason(StrEnum):
     """Why a sequence ended. The values are the strings that OpenAI clients know, where one exists."""
 
     STOP = "stop"
