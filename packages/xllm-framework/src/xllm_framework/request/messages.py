@@ -25,9 +25,12 @@ class AddRequest(msgspec.Struct, tag="add", array_like=True, frozen=True):
 
 
 class AbortRequests(msgspec.Struct, tag="abort", array_like=True, frozen=True):
-    """Stop these requests; unknown ids are ignored. Their blocks are free one step later."""
+    """Stop these requests, or single sequences of them as (request id, index); unknown ones are ignored.
 
-    request_ids: list[str]
+    Their blocks are free one step later.
+    """
+
+    request_ids: list[str | tuple[str, int]]
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True):
