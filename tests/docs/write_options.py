@@ -28,7 +28,8 @@ def render() -> str:
     lines = [
         "# Options",
         "",
-        'On the command line `--block-size 32` (dashes or underscores), in a JSON file (`--config`) `{"block_size": 32}`, in the environment `XLLM_BLOCK_SIZE=32`.',
+        'On the command line `--block-size 32` (dashes or underscores), in a JSON file (`--config`) `{"block_size": 32}`,',
+        "in the environment `XLLM_BLOCK_SIZE=32`.",
         "An explicit command-line value wins over the file, the file over the environment, the environment over the default.",
     ]
     hints = get_type_hints(XLLMConfig)

@@ -54,6 +54,16 @@ class XLLMConfig:
         return flat
 
 
+_CATEGORIES: dict[str, Any] = {
+    "model": ModelConfig,
+    "load": LoadConfig,
+    "kv_cache": KVCacheConfig,
+    "scheduler": SchedulerConfig,
+    "execution": ExecutionConfig,
+    "service": ServiceConfig,
+}
+
+
 def load_config(
     explicit: Mapping[str, Any],
     config_file: Path | None = None,
@@ -79,13 +89,7 @@ def load_config(
 
 def _category_of() -> dict[str, str]:
     """Return option name -> category name."""
-    categories = {}
-    for category in fields(XLLMConfig):
-        section_type = category.default_factory
-        assert callable(section_type)
-        for option in fields(section_type):  # type: ignore[arg-type]  # the factories are dataclasses
-            categories[option.name] = category.name
-    return categories
+    return {option.name: name for name, section in _CATEGORIES.items() for option in fields(section)}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -101,16 +105,15 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _build(values: Mapping[str, tuple[Any, str, bool]]) -> XLLMConfig:
-    categories = _category_of()
+    category_of = _category_of()
     sections: dict[str, dict[str, Any]] = {}
-    types = {category.name: category.default_factory for category in fields(XLLMConfig)}
     for name, (value, source, strict) in values.items():
-        if name not in categories:
+        if name not in category_of:
             raise InvalidConfig(f"Unknown option {name!r} in {source}.")
-        category = categories[name]
+        category = category_of[name]
         try:
-            section = msgspec.convert({name: value}, types[category], strict=strict)
+            section = msgspec.convert({name: value}, _CATEGORIES[category], strict=strict)
         except msgspec.ValidationError as error:
             raise InvalidConfig(f"Option {name!r} in {source}: {str(error).split(' - at')[0]}.") from error
         sections.setdefault(category, {})[name] = getattr(section, name)
-    return XLLMConfig(**{name: types[name](**section) for name, section in sections.items()})  # type: ignore[misc]
+    return XLLMConfig(**{name: _CATEGORIES[name](**section) for name, section in sections.items()})
