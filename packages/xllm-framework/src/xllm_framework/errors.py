@@ -84,3 +84,15 @@ class RequestFailed(XLLMError):
     """One request failed inside the engine; its neighbours are not affected."""
 
     kind = "request_failed"
+
+
+class DeadlineExceeded(XLLMError):
+    """The request's deadline passed before any of it was computed; trying again later can work."""
+
+    kind = "deadline_exceeded"
+
+
+class IntegrityError(XLLMError):
+    """An invariant of the cache or of the scheduler does not hold: a fault of ours, which the message describes."""
+
+    kind = "integrity"
