@@ -1,0 +1,7 @@
+"""The cache domain: which blocks hold the KV of which tokens. Ids and arithmetic only; knows nothing of tensors."""
+
+from xllm_framework.kv_cache.block_manager import BlockManager
+from xllm_framework.kv_cache.block_pool import BlockPool
+from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache
+
+__all__ = ["BlockManager", "BlockPool", "HashPrefixCache", "PrefixCache"]

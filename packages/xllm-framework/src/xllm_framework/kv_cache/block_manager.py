@@ -1,0 +1,176 @@
+"""Gives sequences the blocks that hold their KV. Knows nothing of queues, budgets, tensors or devices.
+
+What may not be added here: who is preempted, and when (the scheduler decides); anything that looks at a token's value
+(the prefix cache does); copies of KV (executors do).
+
+For a sequence with blocks of `block_size` (bs) tokens, as half-open ranges of its block table:
+
+    held        [0 ................................. len(block_table))      one reference each
+    matched     [0 .. num_cached_tokens / bs)                               found in the prefix cache at admission
+    published   [0 ......... num_computed_tokens // bs)                     full and computed: never written again
+    written to               [num_computed_tokens // bs .... )              this sequence is the only holder
+
+Full computed blocks may be shared because nobody writes to them; the rest is private. A sequence that shares blocks
+therefore continues in a block of its own, and no copy is needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from xllm_framework.errors import IntegrityError, InvalidConfig
+from xllm_framework.kv_cache.block_pool import PADDING_BLOCK, BlockPool
+from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache
+from xllm_framework.request.sequence import Sequence
+
+
+class BlockManager:
+    """The block tables of all sequences over one pool.
+
+    Args:
+        num_blocks: blocks of the cache, the padding block 0 included.
+        block_size: tokens a block.
+        enable_prefix_cache: keep computed blocks for later prompts that begin alike.
+        prefix_cache: the map to use; None takes `HashPrefixCache`.
+
+    Raises:
+        InvalidConfig: `num_blocks` is below 2, or `block_size` below 1.
+    """
+
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        *,
+        enable_prefix_cache: bool = True,
+        prefix_cache: PrefixCache | None = None,
+    ) -> None:
+        if block_size < 1:
+            raise InvalidConfig(f"block_size must be 1 or more, not {block_size}.")
+        self.block_size = block_size
+        self.enable_prefix_cache = enable_prefix_cache
+        self._prefix_cache: PrefixCache = prefix_cache or HashPrefixCache(block_size)
+        self._pool = BlockPool(num_blocks, self._prefix_cache.evict)
+
+    @property
+    def num_usable_blocks(self) -> int:
+        """Blocks that sequences can hold in all: the pool without its padding block."""
+        return self._pool.num_usable
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that hold nothing."""
+        return self._pool.num_free
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Blocks that only the prefix cache knows; they can be taken."""
+        return self._pool.num_cached
+
+    @property
+    def num_available_blocks(self) -> int:
+        """Blocks that can be allocated: free and cached ones."""
+        return self._pool.num_available
+
+    @property
+    def num_allocated_blocks(self) -> int:
+        """Blocks that sequences hold."""
+        return self._pool.num_allocated
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Return how many blocks `num_tokens` tokens take."""
+        return -(-num_tokens // self.block_size)
+
+    def match_prefix(self, sequence: Sequence, salt: str = "") -> list[int]:
+        """Return the blocks of the longest known prefix of `sequence`; takes nothing.
+
+        Matches full blocks only, and leaves at least one token to compute, because a step must yield logits. The
+        result is valid until the next call that allocates or frees.
+        """
+        if not self.enable_prefix_cache:
+            return []
+        max_blocks = (sequence.num_tokens - 1) // self.block_size
+        return self._prefix_cache.match(sequence.token_ids, sequence.block_hashes, salt, max_blocks)
+
+    def admit(self, sequence: Sequence, matched: list[int], num_tokens: int, *, reserve: int = 0) -> bool:
+        """Give a sequence without blocks the `matched` ones and new ones for its first `num_tokens` tokens, or nothing.
+
+        `matched` is the fresh result of `match_prefix`, or empty. Returns False, and changes nothing, unless at least
+        `reserve` blocks stay available. Sets `num_cached_tokens` and `num_computed_tokens` to the matched tokens.
+        """
+        num_new = self.num_blocks_for(num_tokens) - len(matched)
+        num_matched_cached = sum(self._pool.num_references(block_id) == 0 for block_id in matched)
+        if num_new + num_matched_cached + reserve > self._pool.num_available:
+            return False
+        self._pool.share(matched)
+        sequence.block_table = matched + self._pool.allocate(num_new)
+        sequence.num_cached_tokens = len(matched) * self.block_size
+        sequence.num_computed_tokens = sequence.num_cached_tokens
+        return True
+
+    def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Grow the block table of `sequence` to hold its first `num_tokens` tokens, or change nothing.
+
+        Returns whether it holds them now. A table that is long enough already is left alone.
+        """
+        num_missing = self.num_blocks_for(num_tokens) - len(sequence.block_table)
+        if num_missing <= 0:
+            return True
+        if num_missing > self._pool.num_available:
+            return False
+        sequence.block_table.extend(self._pool.allocate(num_missing))
+        return True
+
+    def publish(self, sequence: Sequence, start: int, salt: str = "") -> None:
+        """Make the blocks that became full and computed since `start` computed tokens known to the prefix cache."""
+        first = start // self.block_size
+        end = sequence.num_computed_tokens
+        if not self.enable_prefix_cache or first == end // self.block_size:
+            return
+        inserted = self._prefix_cache.insert(
+            sequence.token_ids[:end], sequence.block_hashes, salt, sequence.block_table, first
+        )
+        for block_id in inserted:
+            self._pool.retain(block_id)
+
+    def free(self, sequence: Sequence) -> None:
+        """Take all blocks from `sequence`; those that the prefix cache knows stay findable until they are evicted.
+
+        Nothing of the sequence counts as computed afterwards. A sequence without blocks is left alone.
+        """
+        self._pool.release(sequence.block_table)
+        sequence.block_table = []
+        sequence.num_computed_tokens = 0
+
+    def check_integrity(self, sequences: Iterable[Sequence]) -> None:
+        """Check every invariant, where `sequences` are all that can hold blocks; O(blocks).
+
+        Raises:
+            IntegrityError: names the first block or sequence that breaks one.
+        """
+        self._pool.check_integrity()
+        held: Counter[int] = Counter()
+        private: Counter[int] = Counter()
+        for sequence in sequences:
+            self._check_table(sequence)
+            held.update(sequence.block_table)
+            private.update(sequence.block_table[sequence.num_computed_tokens // self.block_size :])
+        for block_id in range(1, self.num_usable_blocks + 1):
+            references = self._pool.num_references(block_id)
+            if references != held[block_id]:
+                raise IntegrityError(f"Block {block_id} has {references} references and {held[block_id]} holders.")
+        for block_id in private:
+            if held[block_id] != 1 or self._pool.is_retained(block_id):
+                raise IntegrityError(f"Block {block_id} is still written to, but it is shared or published.")
+        if held[PADDING_BLOCK]:
+            raise IntegrityError("A sequence holds the padding block 0.")
+        self._prefix_cache.check_integrity(self._pool.retained_flags)
+
+    def _check_table(self, sequence: Sequence) -> None:
+        if len(set(sequence.block_table)) != len(sequence.block_table):
+            raise IntegrityError(f"{sequence} holds a block twice.")
+        if self.num_blocks_for(sequence.num_computed_tokens) > len(sequence.block_table):
+            raise IntegrityError(f"{sequence} has computed more tokens than its blocks hold.")
+        if sequence.num_computed_tokens > sequence.num_tokens:
+            raise IntegrityError(f"{sequence} has computed more tokens than it has.")
