@@ -1,0 +1,60 @@
+"""Changes logits before anything is drawn: penalties, biases, bans. Knows nothing of temperature or filters.
+
+All rows are changed by one gather, one formula over a flat list of (row, token) pairs, and one scatter, so the cost grows
+with the tokens concerned and not with the vocabulary. Every formula is element-wise: a row's result is its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from xllm_framework.batch import SamplingRows
+
+
+def adjust(logits: torch.Tensor, rows: SamplingRows) -> None:
+    """Change float32 logits [R, V] in place: frequency and presence, repetition penalties, biases, then bans."""
+    if rows.penalised:
+        _penalise(logits, rows)
+    if rows.logit_bias:
+        index = _index(logits, [(row, ids) for row, ids, _ in rows.logit_bias])
+        biases = np.concatenate([bias for _, _, bias in rows.logit_bias])
+        logits[index] += torch.from_numpy(biases).to(logits.device)
+    if rows.banned:
+        logits[_index(logits, rows.banned)] = -torch.inf
+
+
+def _penalise(logits: torch.Tensor, rows: SamplingRows) -> None:
+    """Subtract by count and by presence in the output; then divide or multiply what stands in prompt or output."""
+    tokens, counts = [], []
+    for row, prompt, output in rows.penalised:
+        ids, uses = _tokens_and_counts(prompt if rows.repetition_penalty[row] != 1.0 else prompt[:0], output)
+        tokens.append((row, ids))
+        counts.append(uses)
+    lengths = [len(uses) for uses in counts]
+    affected = [row for row, _ in tokens]
+    index = _index(logits, tokens)
+    count = torch.from_numpy(np.concatenate(counts)).to(logits.device)
+    frequency, presence, repetition = (
+        torch.from_numpy(np.repeat(penalty[affected], lengths)).to(logits.device)
+        for penalty in (rows.frequency_penalty, rows.presence_penalty, rows.repetition_penalty)
+    )
+    values = logits[index] - frequency * count - presence * (count > 0)
+    logits[index] = torch.where(values > 0, values / repetition, values * repetition)
+
+
+def _tokens_and_counts(
+    prompt: npt.NDArray[np.int32], output: npt.NDArray[np.int32]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    """Return the distinct tokens of prompt and output, and how often the output holds each (0 for the prompt's own)."""
+    ids, inverse = np.unique(np.concatenate((prompt, output)), return_inverse=True)
+    counts = np.bincount(inverse[len(prompt) :], minlength=len(ids))
+    return ids.astype(np.int64), counts.astype(np.float32)
+
+
+def _index(logits: torch.Tensor, tokens: list[tuple[int, npt.NDArray[np.int64]]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (row indices, token ids) of all pairs, on the logits' device. No pair occurs twice."""
+    row = np.repeat(np.array([row for row, _ in tokens], np.int64), [len(ids) for _, ids in tokens])
+    column = np.concatenate([ids for _, ids in tokens])
+    return torch.from_numpy(row).to(logits.device), torch.from_numpy(column).to(logits.device)

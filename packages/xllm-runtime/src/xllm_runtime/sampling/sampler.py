@@ -1,0 +1,79 @@
+"""One pass from the logits of a batch to its tokens. Knows nothing of models, sequences or stopping.
+
+Order within a row: penalties, biases, bans (`adjust`), temperature, top-k, top-p, min-p (`draw`); greedy rows take the
+most probable token after `adjust`. Log-probabilities are the model's own, of before all that (`logprobs`).
+A row's results depend on its logits and options alone, to the bit, whoever shares the batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from xllm_framework.batch import ForwardOutput, SamplingRows
+from xllm_runtime.sampling.adjust import adjust
+from xllm_runtime.sampling.draw import DrawRows, draw
+from xllm_runtime.sampling.logprobs import token_logprobs
+from xllm_runtime.sampling.ranking import most_probable
+from xllm_runtime.sampling.slices import row_slices
+
+
+@torch.inference_mode()
+def sample(logits: torch.Tensor, rows: SamplingRows) -> ForwardOutput:
+    """Return one token a row of float32 `logits` [R, V], which are overwritten.
+
+    A row whose logits hold NaN or infinity, or that allows no token, gets token -1 and an entry in `errors`; the others
+    are not affected. Minus infinity is a logit that bars its token.
+    """
+    asked = np.flatnonzero(rows.num_logprobs >= 0)
+    reported = logits[torch.from_numpy(asked).to(logits.device)] if len(asked) else logits[:0]
+    adjust(logits, rows)
+    tokens = most_probable(logits)
+    best = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
+    token_ids = tokens.to(torch.int32).cpu().numpy()
+    errors = _broken_rows(best)
+    token_ids[list(errors)] = -1
+    drawn = np.flatnonzero((rows.temperature > 0.0) & (token_ids >= 0))
+    for piece in row_slices(len(drawn), logits.shape[1]):
+        chosen = drawn[piece]
+        index = torch.from_numpy(chosen).to(logits.device)
+        drawn_tokens = draw(logits[index], best[index], DrawRows.take(rows, chosen, logits))
+        token_ids[chosen] = drawn_tokens.cpu().numpy()
+    output = ForwardOutput(token_ids, errors=errors or None)
+    if len(asked):
+        _report_logprobs(output, reported, asked, rows)
+    return output
+
+
+def _broken_rows(best: torch.Tensor) -> dict[int, str]:
+    """Return why rows have no token, by row, from the largest logit of each (NaN where a row holds one)."""
+    if torch.isfinite(best).all():
+        return {}
+    values = best.cpu().numpy()
+    return {
+        int(row): "Every token is barred." if values[row] == -np.inf else "The model's logits are not finite."
+        for row in np.flatnonzero(~np.isfinite(values))
+    }
+
+
+def _report_logprobs(
+    output: ForwardOutput, reported: torch.Tensor, asked: npt.NDArray[np.int64], rows: SamplingRows
+) -> None:
+    """Set the log-probabilities of the rows `asked`, whose unadjusted logits are `reported`.
+
+    Rows that did not ask, or that broke, keep log-probability 0 and token -1.
+    """
+    num_rows, num_top = len(output.token_ids), min(int(rows.num_logprobs.max()), reported.shape[1])
+    output.logprobs = np.zeros(num_rows, np.float32)
+    is_whole = output.token_ids[asked] >= 0
+    if not is_whole.all():
+        reported, asked = reported[torch.from_numpy(is_whole).to(reported.device)], asked[is_whole]
+    token_ids = torch.from_numpy(output.token_ids[asked].astype(np.int64)).to(reported.device)
+    found = token_logprobs(reported, token_ids, num_top)
+    output.logprobs[asked] = found.logprobs
+    if num_top:
+        output.top_ids = np.full((num_rows, num_top), -1, np.int32)
+        output.top_logprobs = np.zeros((num_rows, num_top), np.float32)
+        output.top_ids[asked] = found.top_ids
+        output.top_logprobs[asked] = found.top_logprobs
