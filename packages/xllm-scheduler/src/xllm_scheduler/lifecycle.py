@@ -1,0 +1,214 @@
+"""Moves sequences between waiting, running and finished, and reports their news. Knows nothing of budgets or policies.
+
+    add -> waiting --start--> running (prefill, then decode) --end--> finished
+              ^                  |
+              +---- preempt -----+
+
+With a prefix cache only the first sequence of a request waits at once; the others follow when its prompt is computed.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable
+from operator import attrgetter
+
+from xllm_framework.errors import IntegrityError, InvalidRequest, XLLMError
+from xllm_framework.kv_cache import BlockManager
+from xllm_framework.request import FinishReason, Request, Sequence, SequenceStatus
+from xllm_framework.request.messages import SequenceDelta, WireLogprob
+from xllm_scheduler.queue import OrderingStrategy, QueueEntry, WaitingQueue
+from xllm_scheduler.record import RequestRecord
+
+_ORDER = attrgetter("order")
+_NO_TOKENS: list[int] = []
+
+
+class Lifecycle:
+    """The unfinished requests, and where each of their sequences is.
+
+    Args:
+        block_manager: takes back the blocks of sequences that end or are preempted.
+        ordering: see `OrderingStrategy`.
+    """
+
+    def __init__(self, block_manager: BlockManager, ordering: OrderingStrategy) -> None:
+        self.records: dict[str, RequestRecord] = {}
+        self.waiting = WaitingQueue()
+        self.running: list[QueueEntry] = []
+        """Sorted by `order`."""
+        self._blocks = block_manager
+        self._ordering = ordering
+        self._deltas: list[SequenceDelta] = []
+        self._num_arrivals = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything waits, runs, or is to be reported."""
+        return bool(self.running or self._deltas or len(self.waiting))
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            InvalidRequest: an unfinished request has the same id, or the prompt is empty.
+        """
+        if request.request_id in self.records:
+            raise InvalidRequest(f"request_id {request.request_id!r} is in use.", "request_id")
+        if request.sequences[0].num_prompt_tokens == 0:
+            raise InvalidRequest("prompt must hold at least one token.", "prompt")
+        record = RequestRecord(request, self._num_arrivals)
+        self._num_arrivals += 1
+        self.records[request.request_id] = record
+        num_leaders = 1 if self._blocks.enable_prefix_cache else len(request.sequences)
+        record.followers = request.sequences[num_leaders:]
+        for sequence in request.sequences[:num_leaders]:
+            self._enqueue(record, sequence)
+        self.waiting.watch_deadline(request, self._order(record, request.sequences[0]))
+
+    def start(self, entry: QueueEntry) -> None:
+        """Move the first waiting entry, which has got its blocks, to the running ones."""
+        self.waiting.pop()
+        insort(self.running, entry, key=_ORDER)
+        entry.sequence.status = SequenceStatus.PREFILL
+
+    def start_decode(self, record: RequestRecord, sequence: Sequence) -> None:
+        """Mark the prompt of `sequence` as computed, and queue those that waited to share it."""
+        sequence.status = SequenceStatus.DECODE
+        followers, record.followers = record.followers, []
+        for follower in followers:
+            self._enqueue(record, follower)
+
+    def preempt(self, entry: QueueEntry) -> None:
+        """Take the blocks of a running sequence and queue it again; all its tokens will be computed anew."""
+        sequence = entry.sequence
+        self._blocks.free(sequence)
+        sequence.status = SequenceStatus.WAITING
+        sequence.num_cached_tokens = 0
+        sequence.num_preemptions += 1
+        if sequence.index == 0:
+            self.records[sequence.request_id].prompt_logprobs.clear()
+        self.running.remove(entry)
+        self.waiting.push(entry)
+
+    def abort(self, targets: Iterable[str | tuple[str, int]]) -> None:
+        """End requests, or single sequences as (request id, index); unknown and finished ones are ignored."""
+        for target in targets:
+            request_id, index = (target, None) if isinstance(target, str) else target
+            record = self.records.get(request_id)
+            if record is None:
+                continue
+            for sequence in reversed(record.request.sequences):
+                if index is None or index == sequence.index:
+                    self.end_early(record, sequence, FinishReason.ABORT)
+        self.remove_finished()
+
+    def fail(self, request: Request, error: XLLMError) -> None:
+        """End every unfinished sequence of a request with `error`."""
+        record = self.records[request.request_id]
+        for sequence in reversed(request.sequences):
+            self.end_early(record, sequence, FinishReason.ERROR, error)
+        self.remove_finished()
+
+    def end_early(
+        self, record: RequestRecord, sequence: Sequence, reason: FinishReason, error: XLLMError | None = None
+    ) -> None:
+        """End a sequence in whatever state it is; if it led followers, the first of them leads from now on."""
+        if sequence.is_finished:
+            return
+        if sequence in record.followers:
+            record.followers.remove(sequence)
+        else:
+            if sequence.status is SequenceStatus.WAITING:
+                self.waiting.discard()
+            if record.followers:
+                self._enqueue(record, record.followers.pop(0))
+        if sequence.index == 0:
+            record.prompt_logprobs.clear()
+        self.end(record, sequence, reason, error=error)
+
+    def end(
+        self,
+        record: RequestRecord,
+        sequence: Sequence,
+        reason: FinishReason,
+        *,
+        stop_reason: int | None = None,
+        error: XLLMError | None = None,
+        token_ids: list[int] = _NO_TOKENS,
+        logprobs: list[WireLogprob] | None = None,
+    ) -> None:
+        """Free the blocks of a sequence that runs, mark it finished, and report it. `remove_finished` must follow."""
+        self._blocks.free(sequence)
+        sequence.finish(reason, stop_reason=stop_reason, error=None if error is None else error.message)
+        self.report(record, sequence, token_ids, logprobs, error)
+        if record.request.is_finished:
+            del self.records[sequence.request_id]
+
+    def report(
+        self,
+        record: RequestRecord,
+        sequence: Sequence,
+        token_ids: list[int],
+        logprobs: list[WireLogprob] | None,
+        error: XLLMError | None = None,
+    ) -> None:
+        """Note new tokens, or the end, of a sequence; its prompt's log-probabilities go with the first note."""
+        prompt_logprobs = None
+        if record.prompt_logprobs and sequence.index == 0:
+            prompt_logprobs, record.prompt_logprobs = record.prompt_logprobs, []
+        self._deltas.append(
+            SequenceDelta(
+                sequence.request_id,
+                sequence.index,
+                token_ids,
+                None if sequence.finish_reason is None else sequence.finish_reason.value,
+                sequence.stop_reason,
+                logprobs,
+                prompt_logprobs,
+                record.num_cached_tokens,
+                record.request.first_scheduled_time_s,
+                None if error is None else error.message,
+                None if error is None else error.kind,
+            )
+        )
+
+    def remove_finished(self) -> None:
+        """Drop finished sequences from the running ones."""
+        finished = SequenceStatus.FINISHED
+        if any([entry.sequence.status is finished for entry in self.running]):  # noqa: C419  # the list is faster
+            self.running[:] = [entry for entry in self.running if entry.sequence.status is not finished]
+
+    def take_deltas(self) -> list[SequenceDelta]:
+        """Return all news since the last call."""
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def check_integrity(self) -> None:
+        """Check that every unfinished sequence is in exactly one list, in a state that fits, and the block manager.
+
+        Raises:
+            IntegrityError: names what is wrong.
+        """
+        waiting = [entry.sequence for entry in self.waiting]
+        running = [entry.sequence for entry in self.running]
+        followers = [sequence for record in self.records.values() for sequence in record.followers]
+        unfinished = [s for record in self.records.values() for s in record.request.sequences if not s.is_finished]
+        if sorted(map(id, waiting + running + followers)) != sorted(map(id, unfinished)):
+            raise IntegrityError("An unfinished sequence is in no list of the scheduler, or in two.")
+        if len(waiting) != len(self.waiting):
+            raise IntegrityError("The waiting queue has lost count.")
+        if any(sequence.block_table or sequence.num_computed_tokens for sequence in waiting + followers):
+            raise IntegrityError("A waiting sequence holds blocks.")
+        if sorted(self.running, key=_ORDER) != self.running:
+            raise IntegrityError("The running sequences are out of order.")
+        for sequence in running:
+            if sequence.status is SequenceStatus.DECODE and sequence.num_uncomputed_tokens != 1:
+                raise IntegrityError(f"{sequence} decodes, so that exactly its newest token must be uncomputed.")
+        self._blocks.check_integrity(running)
+
+    def _enqueue(self, record: RequestRecord, sequence: Sequence) -> None:
+        self.waiting.push(QueueEntry(record.request, sequence, self._order(record, sequence)))
+
+    def _order(self, record: RequestRecord, sequence: Sequence) -> tuple[float, int, int]:
+        return (self._ordering(record.request), record.arrival, sequence.index)

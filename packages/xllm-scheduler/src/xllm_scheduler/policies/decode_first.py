@@ -1,0 +1,23 @@
+"""Mixed batches: every decode, then prefill chunks in what is left. Knows nothing of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xllm_framework.request import SequenceStatus
+from xllm_scheduler.budget import StepBudget
+from xllm_scheduler.queue import QueueEntry, WaitingQueue
+
+
+class DecodeFirstPolicy:
+    """Steady token intervals: a long prompt is spread over steps, and delays running sequences by a chunk at most."""
+
+    def plan(self, waiting: WaitingQueue, running: Sequence[QueueEntry], budget: StepBudget) -> Iterator[QueueEntry]:
+        """Yield decodes, then prompts in flight, then waiting ones; see `SchedulerPolicy`."""
+        decode = SequenceStatus.DECODE
+        decodes = [entry for entry in running if entry.sequence.status is decode]
+        prefills = [entry for entry in running if entry.sequence.status is not decode]
+        yield from decodes
+        yield from prefills
+        while len(waiting) and budget.can_admit:
+            yield waiting.peek()

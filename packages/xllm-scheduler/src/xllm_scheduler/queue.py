@@ -1,0 +1,92 @@
+"""The sequences that hold no blocks, in the order in which they are served. Knows nothing of blocks or budgets."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from xllm_framework.request import Request, Sequence, SequenceStatus
+
+OrderingStrategy = Callable[[Request], float]
+"""Ranks a request: smaller is served first, equal ranks by arrival. The rank must not change while it is served."""
+
+
+def fcfs(request: Request) -> float:
+    """First come, first served."""
+    return 0.0
+
+
+def by_priority(request: Request) -> float:
+    """Smaller `priority` first; requests of one priority first come, first served."""
+    return float(request.priority)
+
+
+class QueueEntry:
+    """A sequence as the scheduler's lists hold it. `order` is its place: (rank, arrival number, sequence index)."""
+
+    __slots__ = ("last_scheduled_step", "order", "request", "sequence")
+
+    def __init__(self, request: Request, sequence: Sequence, order: tuple[float, int, int]) -> None:
+        self.request = request
+        self.sequence = sequence
+        self.order = order
+        self.last_scheduled_step = 0
+
+    def __repr__(self) -> str:
+        return f"QueueEntry({self.sequence}, order {self.order})"
+
+
+class WaitingQueue:
+    """A heap of waiting entries by `order`, and one of deadlines.
+
+    A preempted entry keeps its `order`, so that it comes back in front of everyone who arrived later. A sequence that
+    ended while it waited is dropped when it reaches the top; `discard` only keeps the count right.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[float, int, int], QueueEntry]] = []
+        self._deadlines: list[tuple[float, tuple[float, int, int], Request]] = []
+        self._num_waiting = 0
+
+    def push(self, entry: QueueEntry) -> None:
+        """Add an entry whose sequence waits. O(log n)."""
+        heapq.heappush(self._heap, (entry.order, entry))
+        self._num_waiting += 1
+
+    def watch_deadline(self, request: Request, order: tuple[float, int, int]) -> None:
+        """Let `pop_expired` return `request` after its deadline, if it has one."""
+        if request.deadline_s is not None:
+            heapq.heappush(self._deadlines, (request.deadline_s, order, request))
+
+    def peek(self) -> QueueEntry:
+        """Return the first entry; the queue must not be empty."""
+        while self._heap[0][1].sequence.status is not SequenceStatus.WAITING:
+            heapq.heappop(self._heap)
+        return self._heap[0][1]
+
+    def pop(self) -> QueueEntry:
+        """Remove and return the first entry; the queue must not be empty."""
+        entry = self.peek()
+        heapq.heappop(self._heap)
+        self._num_waiting -= 1
+        return entry
+
+    def discard(self) -> None:
+        """Count one waiting entry less: its sequence has just ended."""
+        self._num_waiting -= 1
+
+    def pop_expired(self, now_s: float) -> list[Request]:
+        """Return the requests whose deadline has passed and of which nothing was ever scheduled."""
+        expired = []
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            request = heapq.heappop(self._deadlines)[2]
+            if request.first_scheduled_time_s is None and not request.is_finished:
+                expired.append(request)
+        return expired
+
+    def __len__(self) -> int:
+        return self._num_waiting
+
+    def __iter__(self) -> Iterator[QueueEntry]:
+        """Iterate over the waiting entries, in no particular order."""
+        return (entry for _, entry in self._heap if entry.sequence.status is SequenceStatus.WAITING)

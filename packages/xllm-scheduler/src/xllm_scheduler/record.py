@@ -1,0 +1,26 @@
+"""What the scheduler remembers of a request beside the request itself. Knows nothing of queues or blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xllm_framework.request import Request, Sequence
+from xllm_framework.request.messages import WireLogprob
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One unfinished request.
+
+    While `followers` is not empty, exactly one of the request's sequences, the leader, waits or runs, and its prompt
+    is not computed yet. Once it is, the followers are queued and find the prompt's blocks in the prefix cache.
+    """
+
+    request: Request
+    arrival: int
+    """Number of requests that arrived before it."""
+    followers: list[Sequence] = field(default_factory=list)
+    num_cached_tokens: int = 0
+    """Prompt tokens that its first admission found in the prefix cache."""
+    prompt_logprobs: list[WireLogprob | None] = field(default_factory=list)
+    """Collected over the chunks of the prompt; handed out with the first token."""
