@@ -106,7 +106,7 @@ class _Reader:
     def __init__(self, path: Path, mapped: Bytes) -> None:
         self._path = path
         self._mapped = mapped
-        self._view = memoryview(mapped)
+        self._view = memoryview(mapped.data)
         self._size = len(mapped)
         self._position = 0
 

@@ -19,8 +19,9 @@ from xllm_framework.model.rope_config import rope_settings
 MAX_LAYERS = 10_000
 _QKV_BIAS_ALWAYS = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")
 _QK_NORM_ALWAYS = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_text")
-_TIED_BY_DEFAULT = frozenset(
-    "gemma gemma2 gemma3 gemma3_text gpt2 gpt_bigcode gpt_neo falcon bloom opt mpt cohere cohere2 smollm3 starcoder2".split()
+_TIED_BY_DEFAULT = (
+    *("bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text"),
+    *("gpt2", "gpt_bigcode", "gpt_neo", "mpt", "opt", "smollm3", "starcoder2"),
 )
 """Model types whose config class ties the head when config.json does not say (transformers 5.24)."""
 _HEAD_DIM_DEFAULTS = {"qwen3": 128, "qwen3_moe": 128, "gemma": 256, "gemma2": 256, "gemma3": 256, "gemma3_text": 256}
