@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xllm_framework.batch import Batch, ForwardInputBuilder, ScheduledSequence
-from xllm_framework.batch.forward_input import sequence_seed
+from xllm_framework.batch.sequence_rows import sequence_seed
 from xllm_framework.request import Request, SamplingParams
 
 

@@ -157,18 +157,19 @@ class Lifecycle:
         prompt_logprobs = None
         if record.prompt_logprobs and sequence.index == 0:
             prompt_logprobs, record.prompt_logprobs = record.prompt_logprobs, []
+        reason = sequence.finish_reason
         self._deltas.append(
             SequenceDelta(
                 sequence.request_id,
                 sequence.index,
                 token_ids,
-                None if sequence.finish_reason is None else sequence.finish_reason.value,
+                None if reason is None else reason.value,
                 sequence.stop_reason,
                 logprobs,
                 prompt_logprobs,
                 record.num_cached_tokens,
                 record.request.first_scheduled_time_s,
-                None if error is None else error.message,
+                sequence.error,
                 None if error is None else error.kind,
             )
         )

@@ -30,6 +30,8 @@ from xllm_scheduler.preemption import choose_victim
 from xllm_scheduler.queue import OrderingStrategy, QueueEntry, by_priority
 from xllm_scheduler.record import RequestRecord
 
+_WAITING, _PREFILL, _FINISHED = SequenceStatus.WAITING, SequenceStatus.PREFILL, SequenceStatus.FINISHED
+
 GROWTH_RESERVE = 10
 """At an admission one block is left for the growth of running sequences for each this many that they hold."""
 
@@ -111,7 +113,7 @@ class Scheduler:
         for entry in self._policy.plan(lifecycle.waiting, lifecycle.running, budget):
             if budget.num_tokens_left == 0:
                 break
-            if entry.sequence.status is SequenceStatus.WAITING:
+            if entry.sequence.status is _WAITING:
                 item = self._admit(entry, budget, now_s)
             else:
                 item = self._continue(entry, budget)
@@ -178,7 +180,9 @@ class Scheduler:
         """Give a running sequence its next tokens, preempting newer ones for blocks if need be."""
         lifecycle, sequence = self._lifecycle, entry.sequence
         start = sequence.num_computed_tokens
-        num_tokens = self._chunk(sequence.num_tokens - start, budget)
+        num_tokens = sequence.num_tokens - start
+        if num_tokens > 1:
+            num_tokens = self._chunk(num_tokens, budget)
         while not self._blocks.allocate(sequence, start + num_tokens):
             if len(lifecycle.running) == 1:
                 lifecycle.end(lifecycle.records[sequence.request_id], sequence, FinishReason.LENGTH)
@@ -232,16 +236,22 @@ class Scheduler:
             is_sampled = end == sequence.num_tokens
             row = next_row
             next_row += is_sampled
-            if sequence.status is SequenceStatus.FINISHED:
+            if sequence.status is _FINISHED:
                 continue
             sequence.num_computed_tokens = end
             if end // block_size != start // block_size:
                 self._blocks.publish(sequence, start, item.request.cache_salt)
             record = records[sequence.request_id]
-            if sequence.status is SequenceStatus.PREFILL:
+            if sequence.status is _PREFILL:
                 self._update_prefill(record, index, item, output, is_sampled)
-            if is_sampled:
-                self._append(record, sequence, row, token_ids[row], output)
+            if not is_sampled:
+                continue
+            if output.errors and row in output.errors:
+                self._lifecycle.end(record, sequence, FinishReason.ERROR, error=RequestFailed(output.errors[row]))
+            elif item.request.sampling.max_tokens == 0:
+                self._lifecycle.end(record, sequence, FinishReason.LENGTH)
+            else:
+                self._append(record, sequence, token_ids[row], output, row)
 
     def _update_prefill(
         self, record: RequestRecord, index: int, item: ScheduledSequence, output: ForwardOutput, is_complete: bool
@@ -258,16 +268,10 @@ class Scheduler:
             self._lifecycle.start_decode(record, sequence)
 
     def _append(
-        self, record: RequestRecord, sequence: Sequence, row: int, token_id: int, output: ForwardOutput
+        self, record: RequestRecord, sequence: Sequence, token_id: int, output: ForwardOutput, row: int
     ) -> None:
         """Take the token sampled for `sequence`, end it if that is its last, and report it."""
-        lifecycle, sampling = self._lifecycle, record.request.sampling
-        if output.errors and row in output.errors:
-            lifecycle.end(record, sequence, FinishReason.ERROR, error=RequestFailed(output.errors[row]))
-            return
-        if sampling.max_tokens == 0:
-            lifecycle.end(record, sequence, FinishReason.LENGTH)
-            return
+        sampling = record.request.sampling
         sequence.append(token_id)
         self._stats.num_generated_tokens += 1
         logprobs = None
@@ -275,9 +279,12 @@ class Scheduler:
             logprobs = row_logprobs(output, row, token_id, sampling.logprobs)
         stop = self._stopping.check(sequence, sampling)
         if stop is None:
-            lifecycle.report(record, sequence, [token_id], logprobs)
+            self._lifecycle.report(record, sequence, [token_id], logprobs)
         else:
-            lifecycle.end(record, sequence, stop[0], stop_reason=stop[1], token_ids=[token_id], logprobs=logprobs)
+            reason, stop_token_id = stop
+            self._lifecycle.end(
+                record, sequence, reason, stop_reason=stop_token_id, token_ids=[token_id], logprobs=logprobs
+            )
 
 
 def _owes_prompt_logprobs(request: Request, sequence: Sequence) -> bool:

@@ -5,7 +5,7 @@ For S scheduled sequences with T tokens in all, of which R rows are sampled:
     token_ids, positions, slot_mapping   [T]      sequence after sequence
     query_start                          [S + 1]  sequence s owns rows [query_start[s], query_start[s + 1])
     seq_lens                             [S]      tokens whose KV is in the cache once the step has run
-    block_tables                         [S, B]   row s lists seq_lens[s] / block_size blocks (rounded up), then 0
+    block_tables                         [S, B]   row s lists the blocks held for its tokens, computed and scheduled, then 0
     sample_rows                          [R]      rows of [0, T) whose logits are needed
 """
 
@@ -17,9 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xllm_framework.batch.batch import Batch, ScheduledSequence
-from xllm_framework.request.request import Request
-from xllm_framework.request.sampling_params import MIN_TEMPERATURE
-from xllm_framework.request.sequence import Sequence
+from xllm_framework.batch.sequence_rows import SequenceRows
 
 
 @dataclass(slots=True)
@@ -84,97 +82,109 @@ class ForwardInput:
 
 
 class ForwardInputBuilder:
-    """Builds `ForwardInput`s for blocks of `block_size` tokens. `eos_token_ids` are banned before `min_tokens`."""
+    """Builds `ForwardInput`s for blocks of `block_size` tokens. `eos_token_ids` are banned before `min_tokens`.
+
+    Remembers what it copied of each running sequence, so that a decode step costs the same at any length. Not for
+    several threads.
+    """
 
     def __init__(self, block_size: int, eos_token_ids: tuple[int, ...] = ()) -> None:
         self._block_size = block_size
         self._eos_token_ids = eos_token_ids
+        self._rows = SequenceRows()
 
     def build(self, batch: Batch) -> ForwardInput:
-        """Return the arrays of `batch`; O(tokens + sequences x blocks), with no copy kept."""
-        lengths = np.fromiter((item.num_scheduled_tokens for item in batch), np.int32, len(batch))
-        starts = np.fromiter((item.start for item in batch), np.int32, len(batch))
+        """Return the arrays of `batch`, which the caller owns; O(tokens + sequences + new blocks) in Python."""
+        scheduled = batch.scheduled
+        starts = np.array([item.start for item in scheduled], np.int32)
+        lengths = np.array([item.num_scheduled_tokens for item in scheduled], np.int32)
+        num_tokens_of = np.array([item.sequence.num_tokens for item in scheduled], np.int32)
+        seq_lens = starts + lengths
+        sampled = np.flatnonzero(seq_lens == num_tokens_of)
         query_start = np.zeros(len(batch) + 1, np.int32)
         np.cumsum(lengths, out=query_start[1:])
-        num_tokens = int(query_start[-1])
-        rows = np.repeat(np.arange(len(batch), dtype=np.int32), lengths)
-        positions = np.arange(num_tokens, dtype=np.int32) + np.repeat(starts - query_start[:-1], lengths)
-        block_tables = self._block_tables(batch)
-        block_ids = block_tables[rows, positions // self._block_size].astype(np.int64)
-        sampled = [index for index, item in enumerate(batch) if item.is_sampled]
+        max_query_len = int(lengths.max()) if len(batch) else 0
+        if max_query_len <= 1:
+            sequence_of, positions = np.arange(len(batch)), starts
+        else:
+            sequence_of = np.repeat(np.arange(len(batch)), lengths)
+            positions = np.arange(batch.num_tokens, dtype=np.int32) + (starts - query_start[:-1])[sequence_of]
+        rows = self._rows.rows_of(batch)
+        width = max((len(item.sequence.block_table) for item in scheduled), default=1)
+        block_tables = self._rows.block_tables[rows, :width]
+        block_ids = block_tables[sequence_of, positions // self._block_size].astype(np.int64)
         return ForwardInput(
-            token_ids=self._token_ids(batch, num_tokens),
+            token_ids=self._token_ids(scheduled, batch.num_tokens),
             positions=positions,
             slot_mapping=block_ids * self._block_size + positions % self._block_size,
             query_start=query_start,
-            seq_lens=starts + lengths,
+            seq_lens=seq_lens,
             block_tables=block_tables,
-            sample_rows=(query_start[1:][sampled] - 1).astype(np.int64),
-            sampling=self._sampling_rows([batch.scheduled[index] for index in sampled]),
-            max_query_len=int(lengths.max()) if len(batch) else 0,
-            prompt_logprobs=self._prompt_logprobs(batch),
+            sample_rows=query_start[1:][sampled].astype(np.int64) - 1,
+            sampling=self._sampling_rows(scheduled, sampled, rows[sampled], num_tokens_of[sampled]),
+            max_query_len=max_query_len,
+            prompt_logprobs=self._prompt_logprobs(scheduled, starts, rows),
         )
 
     @staticmethod
-    def _token_ids(batch: Batch, num_tokens: int) -> npt.NDArray[np.int32]:
+    def _token_ids(scheduled: list[ScheduledSequence], num_tokens: int) -> npt.NDArray[np.int32]:
+        if num_tokens == len(scheduled):
+            return np.array([item.sequence.token_at(item.start) for item in scheduled], np.int32)
         token_ids = np.empty(num_tokens, np.int32)
         row = 0
-        for item in batch:
+        for item in scheduled:
             end = row + item.num_scheduled_tokens
             token_ids[row:end] = item.sequence.token_ids[item.start : item.start + item.num_scheduled_tokens]
             row = end
         return token_ids
 
-    @staticmethod
-    def _block_tables(batch: Batch) -> npt.NDArray[np.int32]:
-        width = max((len(item.sequence.block_table) for item in batch), default=0)
-        tables = np.zeros((len(batch), max(width, 1)), np.int32)
-        for row, item in enumerate(batch):
-            blocks = item.sequence.block_table
-            tables[row, : len(blocks)] = blocks
-        return tables
-
-    def _sampling_rows(self, items: list[ScheduledSequence]) -> SamplingRows:
-        params = [item.request.sampling for item in items]
-        rows = len(items)
+    def _sampling_rows(
+        self,
+        scheduled: list[ScheduledSequence],
+        sampled: npt.NDArray[np.intp],
+        rows: npt.NDArray[np.intp],
+        num_tokens_of: npt.NDArray[np.int32],
+    ) -> SamplingRows:
+        """`sampled` [R] are indices of `scheduled`; `rows` [R] and `num_tokens_of` [R] belong to them."""
+        temperature, top_p, min_p, presence, frequency, repetition = self._rows.floats.take(rows, axis=1)
+        top_k, num_logprobs, num_prompt_tokens, is_special = self._rows.integers.take(rows, axis=1)
         result = SamplingRows(
-            temperature=np.fromiter(
-                (0.0 if p.is_greedy else max(p.temperature, MIN_TEMPERATURE) for p in params), np.float32, rows
-            ),
-            top_p=np.fromiter((p.top_p for p in params), np.float32, rows),
-            top_k=np.fromiter((max(p.top_k, 0) for p in params), np.int32, rows),
-            min_p=np.fromiter((p.min_p for p in params), np.float32, rows),
-            seed=np.fromiter((sequence_seed(item.request, item.sequence) for item in items), np.uint64, rows),
-            step=np.fromiter((item.sequence.num_output_tokens for item in items), np.int64, rows),
-            num_logprobs=np.fromiter((-1 if p.logprobs is None else p.logprobs for p in params), np.int32, rows),
-            presence_penalty=np.fromiter((p.presence_penalty for p in params), np.float32, rows),
-            frequency_penalty=np.fromiter((p.frequency_penalty for p in params), np.float32, rows),
-            repetition_penalty=np.fromiter((p.repetition_penalty for p in params), np.float32, rows),
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k.astype(np.int32),
+            min_p=min_p,
+            seed=self._rows.seeds[rows],
+            step=num_tokens_of - num_prompt_tokens,
+            num_logprobs=num_logprobs.astype(np.int32),
+            presence_penalty=presence,
+            frequency_penalty=frequency,
+            repetition_penalty=repetition,
         )
-        for row, (item, p) in enumerate(zip(items, params, strict=True)):
-            if p.has_penalties:
-                result.penalised.append((row, item.sequence.prompt_token_ids, item.sequence.output_token_ids))
-            if p.logit_bias:
-                ids = np.fromiter(p.logit_bias.keys(), np.int64, len(p.logit_bias))
-                result.logit_bias.append((row, ids, np.fromiter(p.logit_bias.values(), np.float32, len(ids))))
-            if item.sequence.num_output_tokens < p.min_tokens:
-                banned = {*p.stop_token_ids, *self._eos_token_ids}
-                result.banned.append((row, np.fromiter(banned, np.int64, len(banned))))
+        for row in np.flatnonzero(is_special).tolist():
+            self._add_special(result, row, scheduled[sampled[row]])
         return result
 
-    @staticmethod
-    def _prompt_logprobs(batch: Batch) -> list[tuple[int, int, npt.NDArray[np.int32]]]:
+    def _add_special(self, result: SamplingRows, row: int, item: ScheduledSequence) -> None:
+        """List the options of `row` that few requests use."""
+        params, sequence = item.request.sampling, item.sequence
+        if params.has_penalties:
+            result.penalised.append((row, sequence.prompt_token_ids, sequence.output_token_ids))
+        if params.logit_bias:
+            ids = np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias))
+            result.logit_bias.append((row, ids, np.fromiter(params.logit_bias.values(), np.float32, len(ids))))
+        if sequence.num_output_tokens < params.min_tokens:
+            banned = {*params.stop_token_ids, *self._eos_token_ids}
+            result.banned.append((row, np.fromiter(banned, np.int64, len(banned))))
+
+    def _prompt_logprobs(
+        self, scheduled: list[ScheduledSequence], starts: npt.NDArray[np.int32], rows: npt.NDArray[np.intp]
+    ) -> list[tuple[int, int, npt.NDArray[np.int32]]]:
         wanted = []
-        for index, item in enumerate(batch):
+        for index in np.flatnonzero(starts + 1 < self._rows.num_prompt_tokens[rows]).tolist():
+            item = scheduled[index]
             k = item.request.sampling.prompt_logprobs
-            if k is None or item.sequence.index > 0:
+            if k is None or item.sequence.index > 0 or item.sequence.num_output_tokens > 0:
                 continue
             end = min(item.start + item.num_scheduled_tokens + 1, item.sequence.num_prompt_tokens)
-            if item.start + 1 < end:
-                wanted.append((index, k, item.sequence.token_ids[item.start + 1 : end].copy()))
+            wanted.append((index, k, item.sequence.token_ids[item.start + 1 : end].copy()))
         return wanted
-
-
-def sequence_seed(request: Request, sequence: Sequence) -> int:
-    """Return the 64-bit seed of one sequence: the request's, mixed with the sequence's index (SplitMix64's constant)."""
-    return (request.seed + 0x9E3779B97F4A7C15 * sequence.index) & 0xFFFFFFFFFFFFFFFF

@@ -114,12 +114,13 @@ class BlockManager:
 
         Returns whether it holds them now. A table that is long enough already is left alone.
         """
-        num_missing = self.num_blocks_for(num_tokens) - len(sequence.block_table)
-        if num_missing <= 0:
+        table = sequence.block_table
+        if num_tokens <= len(table) * self.block_size:
             return True
+        num_missing = self.num_blocks_for(num_tokens) - len(table)
         if num_missing > self._pool.num_available:
             return False
-        sequence.block_table.extend(self._pool.allocate(num_missing))
+        table.extend(self._pool.allocate(num_missing))
         return True
 
     def publish(self, sequence: Sequence, start: int, salt: str = "") -> None:

@@ -18,7 +18,8 @@ from xllm_framework.request.status import FinishReason, SequenceStatus
 class Sequence:
     """A sequence of a request. The scheduler and the block manager change it, on the engine side's one thread.
 
-    `block_table` lists the ids of the blocks that hold its KV, in order of position; only a block manager changes it.
+    `block_table` lists the ids of the blocks that hold its KV, in order of position; only a block manager changes it,
+    and only by appending: when blocks are given up, a new list takes its place, so that copies of it can be extended.
     `block_hashes` caches the prefix-cache keys of its full blocks, of which tokens never change once they are full.
     """
 
@@ -85,7 +86,11 @@ class Sequence:
     @property
     def last_token_id(self) -> int:
         """The newest token."""
-        return int(self._tokens[self.num_tokens - 1])
+        return self._tokens.item(self.num_tokens - 1)
+
+    def token_at(self, position: int) -> int:
+        """Return the token at `position`, from 0 to `num_tokens` - 1; cheaper than a slice of `token_ids`."""
+        return self._tokens.item(position)
 
     @property
     def is_finished(self) -> bool:

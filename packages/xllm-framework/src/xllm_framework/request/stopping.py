@@ -22,7 +22,7 @@ class StoppingChecker:
 
     def check(self, sequence: Sequence, sampling: SamplingParams) -> tuple[FinishReason, int | None] | None:
         """Return (reason, stop token id or None) if `sequence` ends with its newest token, else None."""
-        num_output_tokens = sequence.num_output_tokens
+        num_output_tokens = sequence.num_tokens - sequence.num_prompt_tokens  # no property: this runs for every token
         if num_output_tokens > 0 and num_output_tokens >= sampling.min_tokens:
             token_id = sequence.last_token_id
             if token_id in self.eos_token_ids and not sampling.ignore_eos:
