@@ -1,1 +1,28 @@
-"""placeholder."""
+"""Masters: they prepare requests, own the loop between scheduler and engine, and bring outputs to callbacks.
+
+Names are imported when they are first asked for; none of them imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xllm_runtime.master.chat_input import ChatInput
+    from xllm_runtime.master.llm import LLMMaster
+    from xllm_runtime.master.prepared_request import PreparedRequest
+
+__all__ = ["ChatInput", "LLMMaster", "PreparedRequest"]
+
+_HOMES = {
+    "ChatInput": "xllm_runtime.master.chat_input",
+    "LLMMaster": "xllm_runtime.master.llm",
+    "PreparedRequest": "xllm_runtime.master.prepared_request",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

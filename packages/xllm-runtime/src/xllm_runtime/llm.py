@@ -1,0 +1,195 @@
+"""The offline API: many prompts in, all results out, in one process. Knows nothing of servers or of scheduling."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, cast
+
+from tqdm import tqdm
+
+from xllm_framework.config import XLLMConfig
+from xllm_framework.errors import InvalidRequest, QueueFull, XLLMError
+from xllm_framework.request import RequestOutput, SamplingParams
+from xllm_runtime.master import ChatInput, LLMMaster, PreparedRequest
+
+Prompt = str | list[int]
+Message = dict[str, Any]
+PROGRESS_BAR_FROM = 16
+"""Requests from which on a progress bar is shown when nobody says otherwise."""
+RETRY_S = 0.001
+"""Before a request is offered again to a queue that other threads have filled."""
+
+
+class LLM:
+    """A loaded model for use in a script.
+
+        with LLM("path/to/model", max_model_len=2048) as llm:
+            for output in llm.generate(["One", "Two"], SamplingParams(max_tokens=16)):
+                print(output.outputs[0].text)
+
+    Args:
+        model: a folder in Hugging Face layout, a .gguf file, or a hub id; empty takes the embedded demo model.
+        options: any option of the server by its flat name, as `block_size=32`.
+
+    Raises:
+        InvalidConfig: an unknown option or a wrong value.
+        ModelLoadError, UnsupportedModel: the model cannot be served.
+    """
+
+    def __init__(self, model: str = "", **options: Any) -> None:
+        config = XLLMConfig.from_flat({"model": model, **options}, "LLM(...)")
+        self.master = LLMMaster.create(config, engine_process=False)
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Complete each prompt (a text, or token ids) and return the results in the prompts' order.
+
+        Args:
+            sampling_params: one for all, or one a prompt; None takes the defaults.
+            use_tqdm: show a progress bar; None shows one for long lists.
+
+        A prompt that cannot be served does not hold up the others: its result has `error` and `error_kind` set.
+        """
+        batch = _prompt_list(prompts)
+        params = _one_each(sampling_params, len(batch))
+
+        def prepare(index: int) -> PreparedRequest:
+            return self.master.prepare_completion(batch[index], params[index], request_id=str(index), is_offline=True)
+
+        return self._run(prepare, len(batch), use_tqdm)
+
+    def chat(
+        self,
+        conversations: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        template_kwargs: dict[str, Any] | None = None,
+        use_tqdm: bool | None = None,
+    ) -> list[RequestOutput]:
+        """Answer each conversation, a list of messages with `role` and `content`; a single one may be given as it is."""
+        batch: list[Any] = list(conversations)
+        if batch and isinstance(batch[0], dict):
+            batch = [batch]
+        params = _one_each(sampling_params, len(batch))
+
+        def prepare(index: int) -> PreparedRequest:
+            chat = ChatInput(messages=list(batch[index]), tools=tools, template_kwargs=template_kwargs or {})
+            return self.master.prepare_chat(chat, params[index], request_id=str(index), is_offline=True)
+
+        return self._run(prepare, len(batch), use_tqdm)
+
+    def close(self) -> None:
+        """End the engine and free its memory."""
+        self.master.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(
+        self, prepare: Callable[[int], PreparedRequest], num_requests: int, use_tqdm: bool | None
+    ) -> list[RequestOutput]:
+        """Prepare and submit requests 0 to `num_requests` - 1, as many at once as the master takes; wait for all."""
+        is_shown = use_tqdm if use_tqdm is not None else num_requests >= PROGRESS_BAR_FROM
+        run = _Run(self.master, num_requests)
+        try:
+            with tqdm(total=num_requests, unit="prompt", disable=not is_shown) as bar:
+                for _ in run.results(prepare):
+                    bar.update()
+        except BaseException:  # also a Ctrl-C: nothing of this run may go on
+            run.cancel()
+            raise
+        return [run.outputs[index] for index in range(num_requests)]
+
+
+class _Run:
+    """One `generate` or `chat` under way. `outputs` holds what each request brought so far, by index."""
+
+    def __init__(self, master: LLMMaster, num_requests: int) -> None:
+        self.outputs: dict[int, RequestOutput] = {}
+        self._master = master
+        self._num_requests = num_requests
+        self._request_ids: list[str] = []
+        self._finished: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def results(self, prepare: Callable[[int], PreparedRequest]) -> Iterator[int]:
+        """Yield the index of each request as it finishes."""
+        num_running = 0
+        for index in range(self._num_requests):
+            try:
+                prepared = prepare(index)
+            except XLLMError as error:
+                self._fail(index, error)
+                yield index
+                continue
+            while not self._is_started(index, prepared):
+                if num_running:
+                    yield self._finished.get()
+                    num_running -= 1
+                else:
+                    time.sleep(RETRY_S)
+            num_running += 1
+        for _ in range(num_running):
+            yield self._finished.get()
+
+    def cancel(self) -> None:
+        """Abort what has not finished."""
+        for request_id in self._request_ids:
+            self._master.cancel(request_id)
+
+    def _is_started(self, index: int, prepared: PreparedRequest) -> bool:
+        """Submit a request; False when the queue is full."""
+
+        def on_output(output: RequestOutput) -> None:
+            if index in self.outputs:
+                self.outputs[index].extend(output)
+            else:
+                self.outputs[index] = output
+            if output.finished:
+                self._finished.put(index)
+
+        try:
+            self._master.submit(prepared, on_output)
+        except QueueFull:
+            return False
+        except XLLMError as error:
+            self._fail(index, error)
+            self._finished.put(index)
+        self._request_ids.append(prepared.request_id)
+        return True
+
+    def _fail(self, index: int, error: XLLMError) -> None:
+        """Record that a request got no further than to the front side."""
+        self.outputs[index] = RequestOutput(
+            str(index), [], finished=True, num_prompt_tokens=0, error=error.message, error_kind=error.kind
+        )
+
+
+def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """Return a list of prompts, also for a single text or a single list of token ids."""
+    if isinstance(prompts, str):
+        return [prompts]
+    if len(prompts) > 0 and isinstance(prompts[0], int):
+        return [cast("list[int]", prompts)]
+    return list(cast("Sequence[Prompt]", prompts))
+
+
+def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise InvalidRequest(f"sampling_params has {len(params)} entries for {count} prompts.", "sampling_params")
+    return list(params)

@@ -1,0 +1,259 @@
+"""From the engine side's step outputs to callbacks: text, stop strings, timings, each request's end.
+
+One thread does all of it, in the order in which the steps ran; a callback that raises is logged and changes nothing. Knows
+nothing of how the messages travel, or of JSON.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+from xllm_framework.errors import EngineDead
+from xllm_framework.request import FinishReason, RequestOutput, RequestTimings, SequenceOutput, TokenLogprob
+from xllm_framework.request.messages import EngineFailed, EngineStats, FromEngine, SequenceDelta, StepOutputs
+from xllm_framework.tokenizer import Tokenizer
+from xllm_runtime.master.prepared_request import PreparedRequest
+from xllm_runtime.master.sequence_stream import SequenceStream, token_logprob
+
+logger = logging.getLogger(__name__)
+OnOutput = Callable[[RequestOutput], None]
+AbortTarget = str | tuple[str, int]
+
+
+class _Cancelled(str):
+    """In the dispatcher's queue: the id of a request that its caller gave up."""
+
+    __slots__ = ()
+
+
+DispatcherEvent = FromEngine | _Cancelled | None
+"""What the dispatcher's queue holds; None ends its thread."""
+
+
+class _InFlight:
+    """A submitted request: its streams, and what its next output will carry."""
+
+    __slots__ = (
+        "error",
+        "is_cancelled",
+        "is_new",
+        "num_cached_tokens",
+        "num_unfinished",
+        "on_output",
+        "prepared",
+        "prompt_logprobs",
+        "streams",
+        "timings",
+    )
+
+    def __init__(self, prepared: PreparedRequest, tokenizer: Tokenizer, on_output: OnOutput) -> None:
+        self.prepared = prepared
+        self.on_output = on_output
+        self.streams = [
+            SequenceStream(index, tokenizer, prepared.sampling, is_continuation=prepared.is_continuation)
+            for index in range(prepared.sampling.n)
+        ]
+        self.num_unfinished = len(self.streams)
+        self.timings = RequestTimings(prepared.message.arrival_time_s)
+        self.num_cached_tokens = 0
+        self.is_new = True
+        self.is_cancelled = False
+        self.error: tuple[str, str] | None = None
+        self.prompt_logprobs: list[TokenLogprob | None] | None = None
+
+    def accept(self, delta: SequenceDelta, now_s: float) -> SequenceOutput:
+        """Take one delta of a sequence that has not ended."""
+        timings = self.timings
+        if delta.first_scheduled_time_s is not None:
+            timings.first_scheduled_s = delta.first_scheduled_time_s
+        if delta.token_ids:
+            if timings.first_token_s is None:
+                timings.first_token_s = now_s
+            timings.last_token_s = now_s
+        if delta.num_cached_tokens:
+            self.num_cached_tokens = delta.num_cached_tokens
+        if delta.error is not None:
+            self.error = (delta.error, delta.error_kind or "internal")
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = [None if entry is None else token_logprob(entry) for entry in delta.prompt_logprobs]
+        stream = self.streams[delta.index]
+        output = stream.accept(delta)
+        self.num_unfinished -= stream.is_finished
+        return output
+
+    def end(self, reason: FinishReason) -> list[SequenceOutput]:
+        """End every sequence that has not ended yet."""
+        self.num_unfinished = 0
+        return [stream.end(reason) for stream in self.streams if not stream.is_finished]
+
+    def output(self, outputs: list[SequenceOutput]) -> RequestOutput:
+        """Return the request's next output, made of its sequences' `outputs`."""
+        prepared = self.prepared
+        result = RequestOutput(
+            prepared.client_request_id or prepared.request_id,
+            outputs,
+            finished=self.num_unfinished == 0,
+            num_prompt_tokens=len(prepared.prompt_token_ids),
+            num_cached_tokens=self.num_cached_tokens,
+            timings=self.timings,
+        )
+        if self.is_new:
+            self.is_new = False
+            result.prompt = prepared.prompt
+            result.prompt_token_ids = prepared.prompt_token_ids
+        if self.prompt_logprobs is not None:
+            result.prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
+        if result.finished and self.error is not None:
+            result.error, result.error_kind = self.error
+        return result
+
+
+class RequestOutputDispatcher:
+    """Owns the requests in flight, and the thread that calls their callbacks.
+
+    Args:
+        events: where the engine side's messages arrive, in order.
+        abort: tells the engine side to stop requests or single sequences; must not block.
+        on_failure: called on the dispatcher's thread, once, after every request in flight got its error.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        events: queue.SimpleQueue[DispatcherEvent],
+        tokenizer: Tokenizer,
+        abort: Callable[[list[AbortTarget]], None],
+        on_failure: Callable[[EngineFailed], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._abort = abort
+        self._on_failure = on_failure
+        self._clock = clock
+        self._events = events
+        self._in_flight: dict[str, _InFlight] = {}
+        self._lock = threading.Condition()
+        """Guards additions against `failure`; notified when the last request in flight has ended."""
+        self._thread = threading.Thread(target=self._run, name="xllm-dispatcher", daemon=True)
+        self.failure: EngineFailed | None = None
+        """Why nothing more will come, once that is so."""
+        self.stats = EngineStats()
+        """As of the latest step."""
+
+    @property
+    def num_in_flight(self) -> int:
+        """Requests that were added and have not ended."""
+        return len(self._in_flight)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def add(self, prepared: PreparedRequest, on_output: OnOutput) -> None:
+        """Register a request before it is sent.
+
+        Raises:
+            EngineDead: the engine side has ended.
+        """
+        in_flight = _InFlight(prepared, self._tokenizer, on_output)
+        with self._lock:
+            if self.failure is not None:
+                raise EngineDead(self.failure.message)
+            self._in_flight[prepared.request_id] = in_flight
+
+    def cancel(self, request_id: str) -> None:
+        """Give a request up: one last output with `FinishReason.ABORT` follows. Unknown ids are ignored."""
+        in_flight = self._in_flight.get(request_id)
+        if in_flight is None or in_flight.is_cancelled:
+            return
+        in_flight.is_cancelled = True
+        self._abort([request_id])
+        self._events.put(_Cancelled(request_id))
+
+    def cancel_all(self) -> None:
+        """Give every request up."""
+        for request_id in list(self._in_flight):
+            self.cancel(request_id)
+
+    def wait_until_idle(self, timeout_s: float) -> bool:
+        """Wait until no request is in flight; False when that takes longer than `timeout_s`."""
+        with self._lock:
+            return self._lock.wait_for(lambda: not self._in_flight, timeout_s)
+
+    def close(self) -> None:
+        """End the thread after what is queued."""
+        self._events.put(None)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while (event := self._events.get()) is not None:
+            try:
+                self._handle(event)
+            except Exception:  # the thread serves everybody: a fault of ours must not end it
+                logger.exception("Dispatching an output failed.")
+
+    def _handle(self, event: FromEngine | _Cancelled) -> None:
+        if isinstance(event, StepOutputs):
+            self._dispatch(event)
+        elif isinstance(event, _Cancelled):
+            if (in_flight := self._in_flight.get(event)) is not None:
+                self._finish(in_flight, in_flight.end(FinishReason.ABORT))
+        elif isinstance(event, EngineFailed):
+            self._fail_all(event)
+
+    def _dispatch(self, step: StepOutputs) -> None:
+        """Give each request what the step brought it, in one output."""
+        self.stats = step.stats
+        now_s = self._clock()
+        news: dict[str, list[SequenceOutput]] = {}
+        stopped: list[AbortTarget] = []
+        for delta in step.deltas:
+            in_flight = self._in_flight.get(delta.request_id)
+            if in_flight is None or in_flight.is_cancelled or in_flight.streams[delta.index].is_finished:
+                continue
+            output = in_flight.accept(delta, now_s)
+            news.setdefault(delta.request_id, []).append(output)
+            if output.finish_reason is not None and delta.finish_reason is None:
+                stopped.append((delta.request_id, delta.index) if in_flight.num_unfinished else delta.request_id)
+        if stopped:
+            self._abort(stopped)
+        for request_id, outputs in news.items():
+            in_flight = self._in_flight[request_id]
+            if in_flight.is_cancelled:
+                continue
+            if in_flight.num_unfinished:
+                self._call(in_flight, in_flight.output(outputs))
+            else:
+                self._finish(in_flight, outputs)
+
+    def _fail_all(self, failure: EngineFailed) -> None:
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = failure
+            lost = list(self._in_flight.values())
+        for in_flight in lost:
+            in_flight.error = (failure.message, EngineDead.kind)
+            self._finish(in_flight, in_flight.end(FinishReason.ERROR))
+        self._on_failure(failure)
+
+    def _finish(self, in_flight: _InFlight, outputs: list[SequenceOutput]) -> None:
+        """Give a request its last output and forget it."""
+        in_flight.timings.finished_s = self._clock()
+        self._call(in_flight, in_flight.output(outputs))
+        with self._lock:
+            del self._in_flight[in_flight.prepared.request_id]
+            if not self._in_flight:
+                self._lock.notify_all()
+
+    @staticmethod
+    def _call(in_flight: _InFlight, output: RequestOutput) -> None:
+        try:
+            in_flight.on_output(output)
+        except Exception:  # a caller's fault is the caller's alone
+            logger.exception("The output callback of request %s raised.", in_flight.prepared.request_id)

@@ -1,0 +1,97 @@
+"""The engine side as a process: `python -m xllm_runtime.master.engine_process`, started by `ProcessClient` only.
+
+Standard input brings two lines of JSON: a `Handover`, then the `ModelFiles`. All else goes over the inherited socket.
+Knows nothing of users: it takes no signals from the terminal, and ends with its parent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import select
+import signal
+import socket
+import sys
+import threading
+
+import msgspec
+
+from xllm_framework.config import XLLMConfig
+from xllm_framework.model.source import ModelFiles
+from xllm_framework.request.messages import FromEngine, Shutdown, ToEngine
+from xllm_runtime.master.wire import encode_frame, read_messages
+
+
+class Handover(msgspec.Struct, frozen=True):
+    """What the parent says first."""
+
+    options: dict[str, object]
+    """`XLLMConfig.to_flat()`."""
+    socket_fd: int
+    parent_pid: int
+
+
+def main() -> int:
+    """Serve until the parent says so or is gone; return the exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the parent drains, then ends this process
+    handover = msgspec.json.decode(sys.stdin.buffer.readline(), type=Handover)
+    threading.Thread(target=_end_with_parent, args=(handover.parent_pid,), daemon=True).start()
+    os.set_inheritable(handover.socket_fd, False)
+    connection = socket.socket(fileno=handover.socket_fd)
+    config = XLLMConfig.from_flat(handover.options, "the handover to the engine process")
+    logging.basicConfig(
+        level=config.service.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    from xllm_runtime.master.engine_side import run_engine_side  # torch loads while the parent finds the model
+
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return 1
+    files = msgspec.json.decode(line, type=ModelFiles)
+    inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+    outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(connection, inbox), name="xllm-receive", daemon=True).start()
+    sender = threading.Thread(target=_send, args=(connection, outbox), name="xllm-send", daemon=True)
+    sender.start()
+    run_engine_side(config, files, inbox, outbox.put)
+    outbox.put(None)
+    sender.join()
+    return 0
+
+
+def _receive(connection: socket.socket, inbox: queue.SimpleQueue[ToEngine]) -> None:
+    """Fill the inbox until the parent says `Shutdown`; end at once when it is gone without a word."""
+    for message in read_messages(connection, ToEngine):
+        inbox.put(message)
+        if isinstance(message, Shutdown):
+            return
+    os._exit(1)
+
+
+def _send(connection: socket.socket, outbox: queue.SimpleQueue[FromEngine | None]) -> None:
+    """Write what the loop emits; a parent that is gone is `_receive`'s to notice."""
+    try:
+        while (message := outbox.get()) is not None:
+            connection.sendall(encode_frame(message))
+    except OSError:
+        return
+
+
+def _end_with_parent(parent_pid: int) -> None:
+    """End this process when its parent has ended, also where a fork of the parent keeps the socket open."""
+    if not hasattr(os, "pidfd_open"):
+        return
+    try:
+        parent = os.pidfd_open(parent_pid)
+    except OSError:
+        os._exit(1)
+    if os.getppid() != parent_pid:
+        os._exit(1)
+    select.select([parent], [], [])
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

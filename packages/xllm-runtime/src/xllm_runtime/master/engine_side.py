@@ -1,0 +1,69 @@
+"""Assembles and runs the engine side: engine, block manager, scheduler, loop. Knows nothing of where it runs.
+
+Importing this module imports torch; the front side never does.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable
+
+from xllm_framework.config import XLLMConfig
+from xllm_framework.errors import EngineDead, XLLMError
+from xllm_framework.kv_cache import BlockManager
+from xllm_framework.model import load_model_args
+from xllm_framework.model.source import ModelFiles
+from xllm_framework.request import StoppingChecker
+from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine, ToEngine
+from xllm_runtime.auto_config import max_model_len
+from xllm_runtime.engine.llm import LLMEngine
+from xllm_runtime.master.loop import EngineLoop
+from xllm_scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+def run_engine_side(
+    config: XLLMConfig, files: ModelFiles, inbox: queue.SimpleQueue[ToEngine], emit: Callable[[FromEngine], None]
+) -> None:
+    """Load the model, say `EngineReady`, and serve until `Shutdown`. An error is said as `EngineFailed`, never raised."""
+    engine: LLMEngine | None = None
+    try:
+        args = load_model_args(files)
+        engine = LLMEngine(config, files, args)
+        block_manager = BlockManager(
+            engine.num_blocks, config.kv_cache.block_size, enable_prefix_cache=config.kv_cache.enable_prefix_cache
+        )
+        limit = max_model_len(config, args, block_manager.num_usable_blocks * config.kv_cache.block_size)
+        scheduler = Scheduler(config.scheduler, block_manager, StoppingChecker(args.eos_token_ids, limit))
+        loop = EngineLoop(scheduler, engine, inbox, emit, check_integrity=config.execution.check_integrity)
+    except Exception as error:  # every failure to start becomes one message
+        emit(_failed(error, "The engine could not start"))
+        if engine is not None:
+            engine.close()
+        return
+    emit(
+        EngineReady(
+            max_model_len=limit,
+            num_blocks=block_manager.num_usable_blocks,
+            block_size=config.kv_cache.block_size,
+            vocab_size=engine.vocab_size,
+            model_impl=engine.model_impl,
+            device=engine.device,
+            dtype=engine.dtype,
+        )
+    )
+    try:
+        loop.run()
+    except Exception as error:  # the loop is broken: the front side must tell everybody
+        emit(_failed(error, "The engine's loop has ended", kind=EngineDead.kind))
+    finally:
+        engine.close()
+
+
+def _failed(error: Exception, what: str, kind: str = XLLMError.kind) -> EngineFailed:
+    if isinstance(error, XLLMError):
+        return EngineFailed(error.message, error.kind)
+    logger.error("%s.", what, exc_info=error)
+    return EngineFailed(f"{what}: {type(error).__name__}: {error}", kind)

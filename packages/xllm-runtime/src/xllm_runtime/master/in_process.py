@@ -1,0 +1,47 @@
+"""The engine side as a thread of this process: messages are handed over as they are. Knows nothing of what they say."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+from xllm_framework.config import XLLMConfig
+from xllm_framework.model.source import ModelFiles
+from xllm_framework.request.messages import EngineFailed, Shutdown, ToEngine
+from xllm_runtime.master.engine_client import OnMessage
+
+
+class InProcessClient:
+    """An `EngineClient` over a thread. The thread is a daemon: a step that never returns cannot keep the process alive."""
+
+    def __init__(self, config: XLLMConfig, on_message: OnMessage) -> None:
+        self._config = config
+        self._on_message = on_message
+        self._files: queue.SimpleQueue[ModelFiles | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="xllm-engine", daemon=True)
+        self._thread.start()
+
+    def load(self, files: ModelFiles) -> None:
+        """Let the thread load the model."""
+        self._files.put(files)
+
+    def send(self, message: ToEngine) -> None:
+        """Put a message into the loop's inbox."""
+        self._inbox.put(message)
+
+    def close(self, timeout_s: float) -> None:
+        """End the thread; one that does not end within `timeout_s` is left behind."""
+        self._files.put(None)
+        self._inbox.put(Shutdown())
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        try:
+            from xllm_runtime.master.engine_side import run_engine_side  # here, so that the front side imports no torch
+        except Exception as error:  # a broken installation must not leave the front side waiting
+            self._on_message(EngineFailed(f"The engine could not start: {error}", "internal"))
+            return
+        files = self._files.get()
+        if files is not None:
+            run_engine_side(self._config, files, self._inbox, self._on_message)

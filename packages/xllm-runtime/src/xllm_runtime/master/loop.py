@@ -1,0 +1,141 @@
+"""The engine side's loop: schedule, execute, update, until told to stop.
+
+What may not be added here: text, sockets, tensors, or a decision about who runs. The loop never waits for a client: it
+takes messages from an inbox and hands outputs to `emit`, which must not block.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Callable
+
+import msgspec
+
+from xllm_framework.batch import BatchGroup, ForwardOutput
+from xllm_framework.errors import EngineDead, RequestFailed, XLLMError
+from xllm_framework.request import FinishReason, Request
+from xllm_framework.request.messages import (
+    AbortRequests,
+    AddRequest,
+    SequenceDelta,
+    Shutdown,
+    StepOutputs,
+    ToEngine,
+)
+from xllm_runtime.master.isolation import Engine, execute_one_by_one
+from xllm_scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+
+class EngineLoop:
+    """Runs `engine` on what `scheduler` plans. Everything happens on the thread that calls `run`.
+
+    Args:
+        inbox: messages from the front side.
+        emit: takes the outputs of each step; must not block.
+        check_integrity: check the scheduler's and the cache's invariants after each step.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        engine: Engine,
+        inbox: queue.SimpleQueue[ToEngine],
+        emit: Callable[[StepOutputs], None],
+        *,
+        check_integrity: bool = False,
+    ) -> None:
+        self._scheduler = scheduler
+        self._engine = engine
+        self._inbox = inbox
+        self._emit = emit
+        self._check_integrity = check_integrity
+        self._failures: dict[str, str] = {}
+        """Requests that failed in the step under way, and were aborted: request id -> why."""
+
+    def run(self) -> None:
+        """Step while there is work, wait for messages while there is none; return after `Shutdown`.
+
+        Raises:
+            EngineDead: the engine is gone.
+            IntegrityError: an invariant does not hold.
+        """
+        while self._take_messages():
+            self.step()
+
+    def step(self) -> None:
+        """Schedule, execute, update: compute one step and emit what it brought."""
+        group = self._scheduler.schedule()
+        computed, outputs = self._execute(group)
+        deltas = self._scheduler.update(computed, outputs)
+        self._explain_failures(deltas)
+        self._emit(StepOutputs(deltas, self._scheduler.stats()))
+        if self._check_integrity:
+            self._scheduler.check_integrity()
+
+    def _take_messages(self) -> bool:
+        """Apply all messages that have arrived, and wait for one while idle. False after `Shutdown`."""
+        while True:
+            try:
+                message = self._inbox.get(block=not self._scheduler.has_work)
+            except queue.Empty:
+                return True
+            if isinstance(message, Shutdown):
+                return False
+            self._apply(message)
+
+    def _apply(self, message: AddRequest | AbortRequests) -> None:
+        if isinstance(message, AbortRequests):
+            self._scheduler.abort(message.request_ids)
+            return
+        try:
+            self._scheduler.add_request(_request(message))
+        except XLLMError as error:
+            deltas = [
+                SequenceDelta(
+                    message.request_id, index, [], FinishReason.ERROR, error=error.message, error_kind=error.kind
+                )
+                for index in range(message.sampling.n)
+            ]
+            self._emit(StepOutputs(deltas, self._scheduler.stats()))
+
+    def _execute(self, group: BatchGroup) -> tuple[BatchGroup, list[ForwardOutput]]:
+        """Execute `group`; when that fails, what of it can be executed, and abort the requests that cannot."""
+        if group.is_empty:
+            return group, []
+        try:
+            return group, self._engine.execute(group)
+        except EngineDead:
+            raise
+        except Exception as error:  # whatever a model raises; the requests to blame get it
+            logger.warning("A step failed (%s: %s); looking for the request to blame.", type(error).__name__, error)
+        isolated = execute_one_by_one(self._engine, group)
+        self._failures |= isolated.failures
+        self._scheduler.abort(list(isolated.failures))
+        return isolated.group, isolated.outputs
+
+    def _explain_failures(self, deltas: list[SequenceDelta]) -> None:
+        """Where the scheduler says that a failed request was aborted, say that it failed, and why."""
+        for position, delta in enumerate(deltas if self._failures else ()):
+            if delta.request_id in self._failures and delta.finish_reason == FinishReason.ABORT:
+                why = self._failures[delta.request_id]
+                deltas[position] = msgspec.structs.replace(
+                    delta, finish_reason=FinishReason.ERROR, error=why, error_kind=RequestFailed.kind
+                )
+        self._failures.clear()
+
+
+def _request(message: AddRequest) -> Request:
+    return Request(
+        message.request_id,
+        message.prompt_token_ids,
+        message.sampling,
+        arrival_time_s=message.arrival_time_s,
+        seed=message.seed,
+        priority=message.priority,
+        deadline_s=message.deadline_s,
+        cache_salt=message.cache_salt,
+        is_offline=message.is_offline,
+    )

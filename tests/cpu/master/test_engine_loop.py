@@ -1,0 +1,239 @@
+"""The engine side's loop over a real scheduler and the script model: steps, aborts, failures, invariants."""
+
+from __future__ import annotations
+
+import queue
+import random
+
+import pytest
+from xllm_script_model import EOS, NAN, RAISE, TOKENS, script, token_id
+
+from support.script_engine import SCRIPT_ARGS, ScriptEngine
+from xllm_framework.config import SchedulerConfig
+from xllm_framework.errors import EngineDead
+from xllm_framework.kv_cache import BlockManager
+from xllm_framework.request import SamplingParams, StoppingChecker
+from xllm_framework.request.messages import AbortRequests, AddRequest, Shutdown, StepOutputs
+from xllm_runtime.master.loop import EngineLoop
+from xllm_scheduler import Scheduler
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class EngineSide:
+    """A loop that is stepped by hand; `tokens`, `reasons` and `errors` collect what each sequence got."""
+
+    def __init__(
+        self, num_blocks: int = 200, *, max_model_len: int = 2048, enable_prefix_cache: bool = True, **options
+    ):
+        self.engine = ScriptEngine(num_blocks + 1, 16)
+        self.blocks = BlockManager(num_blocks + 1, 16, enable_prefix_cache=enable_prefix_cache)
+        config = SchedulerConfig(**options)
+        self.scheduler = Scheduler(config, self.blocks, StoppingChecker(SCRIPT_ARGS.eos_token_ids, max_model_len))
+        self.inbox: queue.SimpleQueue = queue.SimpleQueue()
+        self.loop = EngineLoop(self.scheduler, self.engine, self.inbox, self._take, check_integrity=True)
+        self.tokens: dict[tuple[str, int], list[int]] = {}
+        self.reasons: dict[tuple[str, int], str] = {}
+        self.errors: dict[tuple[str, int], tuple[str | None, str | None]] = {}
+        self.stats = None
+
+    def add(self, request_id: str, prompt: str | list[int], sampling: SamplingParams = GREEDY) -> None:
+        token_ids = encode(prompt) if isinstance(prompt, str) else prompt
+        self.loop._apply(AddRequest(request_id, token_ids, sampling, 0.0))
+
+    def abort(self, *targets: str | tuple[str, int]) -> None:
+        self.loop._apply(AbortRequests(list(targets)))
+
+    def step(self) -> None:
+        self.loop.step()
+
+    def finish(self) -> None:
+        while self.scheduler.has_work:
+            self.step()
+
+    def text(self, request_id: str, index: int = 0) -> bytes:
+        return b"".join(TOKENS[token] for token in self.tokens[request_id, index])
+
+    @property
+    def holds_nothing(self) -> bool:
+        return self.blocks.num_free_blocks + self.blocks.num_cached_blocks == self.blocks.num_usable_blocks
+
+    def _take(self, outputs: StepOutputs) -> None:
+        self.stats = outputs.stats
+        for delta in outputs.deltas:
+            key = (delta.request_id, delta.index)
+            assert key not in self.reasons, "a sequence has news after its end"
+            self.tokens.setdefault(key, []).extend(delta.token_ids)
+            if delta.finish_reason is not None:
+                self.reasons[key] = delta.finish_reason
+                self.errors[key] = (delta.error, delta.error_kind)
+
+
+def encode(text: str) -> list[int]:
+    """Tokenise as the script model's tokenizer does: specials, else bytes."""
+    ids: list[int] = []
+    while text:
+        special = next((t for t in TOKENS[256:] if t.startswith(b"<|") and text.encode().startswith(t)), None)
+        taken = special.decode() if special else text[0]
+        ids.extend([token_id(special)] if special else taken.encode())
+        text = text[len(taken) :]
+    return ids
+
+
+def test_a_script_comes_out():
+    side = EngineSide()
+    side.add("a", script("Hello", " world"))
+    side.finish()
+    assert side.tokens["a", 0] == [token_id("Hello"), token_id(" world"), token_id(EOS)]
+    assert side.reasons["a", 0] == "stop"
+    assert side.holds_nothing
+
+
+def test_ignore_eos_goes_on_to_max_tokens():
+    side = EngineSide()
+    side.add("a", script("A", "B", EOS), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=64))
+    side.finish()
+    assert len(side.tokens["a", 0]) == 64
+    assert side.reasons["a", 0] == "length"
+
+
+@pytest.mark.parametrize("chunk", [16, 32])
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+@pytest.mark.parametrize("blocks", [2, 3, 4])
+def test_a_warm_prefix_changes_nothing_at_block_edges(chunk: int, offset: int, blocks: int):
+    side = EngineSide(max_prefill_chunk=chunk)
+    spelled = script("The", " end")
+    prompt = "x" * (blocks * 16 + offset - len(encode(spelled))) + spelled
+    assert len(encode(prompt)) == blocks * 16 + offset
+    for request_id in ("cold", "warm"):
+        side.add(request_id, prompt)
+        side.finish()
+    assert side.tokens["cold", 0] == side.tokens["warm", 0]
+    assert side.text("warm") == b"The end" + EOS.encode()
+    assert side.stats.prefix_cache_hits >= (blocks - 1) * 16 - (16 if offset < 0 else 0)
+
+
+def test_a_preempted_answer_is_complete():
+    def answers(num_blocks: int) -> tuple[EngineSide, list[bytes]]:
+        side = EngineSide(num_blocks, enable_prefix_cache=False)
+        for name, letters in (("a", "abcdefg"), ("b", "tuvwxyz")):
+            wanted = (letters * 5)[:35]
+            spelled = script(*wanted)
+            side.add(name, [*([120] * 2), *encode(spelled)], SamplingParams(temperature=0.0, max_tokens=35))
+        side.finish()
+        return side, [side.text("a"), side.text("b")]
+
+    # A script spells two or three digits a token, so the pool is scaled: both prompts fit, both outputs do not.
+    needed = -(-(2 + len(encode(script(*("abcdefg" * 5)))) + 35) // 16)
+    roomy, wanted = answers(200)
+    tight, got = answers(2 * needed - 2)
+    assert tight.stats.num_preemptions > 0
+    assert roomy.stats.num_preemptions == 0
+    assert got == wanted == [b"abcdefg" * 5, b"tuvwxyz" * 5]
+
+
+def test_an_abort_frees_blocks_within_one_step():
+    side = EngineSide(enable_prefix_cache=False)
+    side.add("a", script(*["x"] * 50))
+    side.add("b", script("y"))
+    side.step()
+    assert not side.holds_nothing
+    side.abort("a", "unknown")
+    side.step()
+    assert side.reasons["a", 0] == "abort"
+    side.finish()
+    assert side.blocks.num_free_blocks == side.blocks.num_usable_blocks
+    assert side.text("b") == b"y" + EOS.encode()
+
+
+def test_one_sequence_of_several_is_aborted_alone():
+    side = EngineSide()
+    side.add("a", script(*"xyz"), SamplingParams(temperature=0.0, n=3))
+    side.step()
+    side.abort(("a", 1))
+    side.finish()
+    assert [side.reasons["a", index] for index in range(3)] == ["stop", "abort", "stop"]
+    assert side.text("a", 2) == b"xyz" + EOS.encode()
+
+
+@pytest.mark.parametrize("max_num_batched_tokens", [32, 2048])
+def test_a_raising_sequence_fails_alone(max_num_batched_tokens: int):
+    side = EngineSide(max_num_batched_tokens=max_num_batched_tokens)
+    side.add("good", script(*"abcdefgh"))
+    side.add("bad", script("a", "b", "c", RAISE))
+    side.add("later", script(*"xyz"), SamplingParams(temperature=0.0, n=2))
+    side.finish()
+    assert side.tokens["bad", 0] == list(b"abc")
+    assert side.reasons["bad", 0] == "error"
+    assert side.errors["bad", 0] == ("ScriptedFailure: the script raises at token 3", "request_failed")
+    assert side.text("good") == b"abcdefgh" + EOS.encode()
+    assert [side.text("later", index) for index in range(2)] == [b"xyz" + EOS.encode()] * 2
+    assert side.holds_nothing
+
+
+def test_logits_that_are_not_finite_fail_one_request():
+    side = EngineSide()
+    side.add("bad", script("a", NAN, "b"))
+    side.add("good", script(*"abc"))
+    side.finish()
+    assert side.reasons["bad", 0] == "error"
+    assert side.errors["bad", 0][1] == "request_failed"
+    assert side.text("good") == b"abc" + EOS.encode()
+
+
+def test_a_dead_engine_ends_the_loop():
+    side = EngineSide()
+    side.add("a", script("x"))
+    side.engine.is_dead = True
+    with pytest.raises(EngineDead):
+        side.loop.run()
+
+
+def test_run_ends_on_shutdown():
+    side = EngineSide()
+    side.inbox.put(AddRequest("a", encode(script("x")), GREEDY, 0.0))
+    side.inbox.put(AbortRequests(["nobody"]))
+    side.inbox.put(Shutdown())
+    side.loop.run()
+    assert side.engine.num_steps == 0, "messages are applied before the next step, Shutdown too"
+
+
+def test_200_random_requests_with_aborts_in_24_blocks():
+    chance = random.Random(5)
+
+    def requests() -> list[tuple[str, list[int], list[int], SamplingParams]]:
+        made = []
+        for number in range(200):
+            answer = [chance.randrange(32, 127) for _ in range(chance.randrange(1, 30))]
+            padding = [chance.choice([97, 98]) for _ in range(chance.choice([0, 5, 16, 33, 64]))]
+            sampling = SamplingParams(temperature=0.0, n=chance.choice([1, 1, 1, 2]), max_tokens=40)
+            made.append((f"r{number}", padding + encode(script(*answer)), answer, sampling))
+        return made
+
+    side = EngineSide(24, max_model_len=24 * 16, max_num_batched_tokens=64, max_num_seqs=8)
+    aborted = set()
+    waiting = requests()
+    everything = list(waiting)
+    live: list[str] = []
+    while waiting or side.scheduler.has_work:
+        for _ in range(chance.randrange(0, 4)):
+            if waiting:
+                request_id, prompt, _, sampling = waiting.pop(0)
+                side.add(request_id, prompt, sampling)
+                live.append(request_id)
+        if live and chance.random() < 0.15:
+            victim = live.pop(chance.randrange(len(live)))
+            side.abort(victim if chance.random() < 0.7 else (victim, 0))
+            aborted.add(victim)
+        side.step()  # the loop checks the invariants after each step
+    assert side.stats.num_preemptions > 0
+    for request_id, _, answer, sampling in everything:
+        for index in range(sampling.n):
+            got = side.tokens.get((request_id, index), [])
+            if request_id in aborted and side.reasons[request_id, index] == "abort":
+                assert got == answer[: len(got)]
+            else:
+                assert side.reasons[request_id, index] == "stop"
+                assert got == [*answer, token_id(EOS)]
+    assert len(aborted) > 20
+    assert side.holds_nothing
