@@ -1,0 +1,138 @@
+"""The steps that chat and completion requests share, from the HTTP request to the response. Knows no JSON shapes.
+
+    admit -> read -> decode and check -> prepare (thread pool) -> submit -> first output -> answer
+
+Every error up to the first output is a JSON answer with a status of its own; later ones, in a stream, are an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from xllm_framework.errors import XLLMError
+from xllm_framework.request import RequestOutput
+from xllm_runtime.master import PreparedRequest
+from xllm_server.api_service.generation import Generation
+from xllm_server.api_service.output_bridge import PromptOutput
+from xllm_server.errors import ServerFault, error_body
+from xllm_server.limits import read_body
+from xllm_server.protocol.decode import check_content_type, decode_request
+from xllm_server.protocol.generation import GenerationRequest
+from xllm_server.sse import DONE, EventStream, error_event
+from xllm_server.state import ServerState
+
+LARGE_BODY_BYTES = 32 * 1024
+"""Bodies above this are parsed in the thread pool."""
+CLIENT_LEFT = 499
+"""Status of an answer that nobody reads; the log and the metrics see it."""
+
+BodyT = TypeVar("BodyT", bound=GenerationRequest)
+logger = logging.getLogger(__name__)
+
+
+class Rendering(Protocol):
+    """The JSON of one answer: `encode` and `end` for a stream, `whole` for the rest."""
+
+    def encode(self, outputs: Sequence[PromptOutput]) -> bytes:
+        """Return the events of what came since the last call; may be empty."""
+
+    def end(self, generation: Generation) -> bytes:
+        """Return the events after the last output, without the end mark."""
+
+    def whole(self, results: Sequence[RequestOutput], generation: Generation) -> msgspec.Struct:
+        """Return the body of an answer that is not streamed."""
+
+
+class GenerationService(ABC, Generic[BodyT]):
+    """See the module; a subclass says what its bodies mean."""
+
+    body_type: type[BodyT]
+    id_prefix: str
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+
+    @abstractmethod
+    def check(self, body: BodyT) -> Callable[[str], Sequence[PreparedRequest]]:
+        """Check `body` and return the blocking call that prepares its prompts, given the request's id."""
+
+    @abstractmethod
+    def rendering(self, body: BodyT, answer_id: str, generation: Generation) -> Rendering:
+        """Return what renders the answer to `body`."""
+
+    async def respond(self, http: Request) -> Response:
+        """Serve one request.
+
+        Raises:
+            XLLMError: it is refused, or failed before anything was sent.
+        """
+        generation = Generation(self._state, http)
+        try:
+            body = await self._read(http)
+            request_id = self._request_id(http, body)
+            prepare = self.check(body)
+            await generation.start(lambda: prepare(request_id), is_streamed=bool(body.stream))
+            await generation.wait_first()
+            rendering = self.rendering(body, f"{self.id_prefix}{request_id}", generation)
+            if body.stream:
+                return EventStream(_events(generation, rendering))
+            results = await generation.results()
+            if not results:
+                response = Response(status_code=CLIENT_LEFT)
+            else:
+                content = msgspec.json.encode(rendering.whole(results, generation))
+                response = Response(content, media_type="application/json")
+        except BaseException:
+            generation.close()
+            raise
+        generation.close()
+        return response
+
+    async def _read(self, http: Request) -> BodyT:
+        check_content_type(http.headers.get("content-type"))
+        content = await read_body(http, self._state.config.max_body_bytes)
+        if len(content) > LARGE_BODY_BYTES:
+            loop = asyncio.get_running_loop()
+            body = await loop.run_in_executor(self._state.executor, decode_request, content, self.body_type)
+        else:
+            body = decode_request(content, self.body_type)
+        self._state.check_model(body.model)
+        return body
+
+    @staticmethod
+    def _request_id(http: Request, body: GenerationRequest) -> str:
+        """Return the id that answers and logs carry: the header's, else the body's, else a fresh one."""
+        if body.request_id is not None and not http.state.has_request_id:
+            http.state.request_id = body.request_id
+        request_id: str = http.state.request_id
+        return request_id
+
+
+async def _events(generation: Generation, rendering: Rendering) -> AsyncGenerator[bytes, None]:
+    """Yield the events of a stream; an error becomes the last one."""
+    try:
+        while True:
+            outputs = await generation.next()
+            if not outputs:
+                return
+            events = rendering.encode(outputs)
+            if generation.is_finished:
+                yield events + rendering.end(generation) + DONE
+                return
+            if events:
+                yield events
+    except XLLMError as error:
+        yield error_event(error_body(error))
+    except Exception:
+        logger.exception("A stream failed.")
+        yield error_event(error_body(ServerFault("The server failed to render this answer; its log says why.")))
+    finally:
+        generation.close()

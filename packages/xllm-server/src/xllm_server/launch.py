@@ -1,0 +1,103 @@
+"""From options to a serving process and its exit code. Knows nothing of routes or of how a model is loaded.
+
+The socket is bound first, so that a taken port costs no model load; FastAPI is imported while the model loads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from xllm_framework.config import ServiceConfig, XLLMConfig
+from xllm_framework.errors import InvalidConfig, XLLMError
+
+if TYPE_CHECKING:
+    from xllm_runtime.master import LLMMaster
+
+EXIT_OK = 0
+EXIT_ENGINE_DEAD = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+BACKLOG = 2048
+
+
+def launch(config: XLLMConfig) -> int:
+    """Load the model, serve until told to stop, and return the process's exit code.
+
+    0 after SIGTERM or Ctrl-C, 1 when the engine died, 2 when the model or an option cannot be served.
+    """
+    logging.basicConfig(
+        level=config.service.log_level.upper(),
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    imports = threading.Thread(target=_import_server, daemon=True)
+    imports.start()
+    try:
+        with bind(config.service) as listener:
+            master = _load(config)
+            imports.join()
+            return _serve(config.service, master, listener)
+    except XLLMError as error:
+        print(error.message, file=sys.stderr, flush=True)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        # Threads of a half-loaded model may still run; waiting for them is not what Ctrl-C asks for.
+        os._exit(EXIT_INTERRUPTED)
+
+
+def bind(config: ServiceConfig) -> socket.socket:
+    """Return a socket bound to `--host` and `--port` that does not listen yet.
+
+    Raises:
+        InvalidConfig: the address cannot be bound; the message names it.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, OverflowError) as error:
+        raise InvalidConfig(f"The address {config.host}:{config.port} is not valid: {error}.") from error
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise InvalidConfig(f"The address {config.host}:{config.port} cannot be bound: {error}.") from error
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """Return the URL at which a bound socket is reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _import_server() -> None:
+    """Import what serving needs; the thread that loads the model waits on another process meanwhile."""
+    import xllm_server.serve  # noqa: F401
+
+
+def _load(config: XLLMConfig) -> LLMMaster:
+    from xllm_runtime.master import LLMMaster
+
+    master = LLMMaster.create(config, engine_process=True)
+    ready = master.ready
+    kind = " (the embedded demo model)" if not config.model.model else ""
+    print(
+        f"Serving {master.model_name}{kind} on {ready.device} in {ready.dtype}, {ready.model_impl} implementation, "
+        f"contexts up to {ready.max_model_len} tokens.",
+        flush=True,
+    )
+    return master
+
+
+def _serve(config: ServiceConfig, master: LLMMaster, listener: socket.socket) -> int:
+    from xllm_server.serve import serve
+
+    return serve(config, master, listener)

@@ -1,0 +1,77 @@
+"""What the server needs of a master, no more: the real one fits, and so does a fake without torch.
+
+Knows nothing of how a master works. All methods may be called on any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, Unpack
+
+from xllm_framework.request import RequestOutput, SamplingParams
+from xllm_framework.request.messages import EngineReady, EngineStats
+from xllm_runtime.master import ChatInput, PreparedRequest
+from xllm_runtime.master.prepared_request import RequestOptions
+
+
+class Tokenizer(Protocol):
+    """From token ids to text."""
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        """Return the text of `ids`."""
+
+    def token_bytes(self, id: int) -> bytes:  # noqa: A002  # the protocol's name
+        """Return the bytes that token `id` adds to a text; they need not be whole characters."""
+
+    def is_special(self, id: int) -> bool:  # noqa: A002  # the protocol's name
+        """Whether `id` is a control token and not text."""
+
+
+class Master(Protocol):
+    """The front side of a model that is loaded."""
+
+    @property
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+
+    @property
+    def ready(self) -> EngineReady:
+        """What the engine said when it was ready: limits, device, implementation."""
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's newest gauges and counters."""
+
+    def prepare_completion(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        add_special_tokens: bool = True,
+        **options: Unpack[RequestOptions],
+    ) -> PreparedRequest:
+        """Tokenise and check; blocks. Raises `XLLMError`."""
+
+    def prepare_chat(
+        self, chat: ChatInput, params: SamplingParams, **options: Unpack[RequestOptions]
+    ) -> PreparedRequest:
+        """Apply the chat template, tokenise and check; blocks. Raises `XLLMError`."""
+
+    def submit(self, prepared: PreparedRequest, on_output: Callable[[RequestOutput], None]) -> None:
+        """Start the request; does not block. `on_output` gets deltas on another thread until one is `finished`."""
+
+    def cancel(self, request_id: str) -> None:
+        """Give the request up; unknown ids are ignored."""
+
+    def health(self) -> str | None:
+        """Return None when all is well, else the reason."""
+
+    def on_engine_failure(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the reason, on another thread, once the engine has died."""
+
+    def close(self) -> None:
+        """Cancel what runs and end the engine; blocks. Calling it again does nothing."""

@@ -1,0 +1,1 @@
+"""What travels in HTTP bodies: request types with their checks, and response types. Knows nothing of the engine."""

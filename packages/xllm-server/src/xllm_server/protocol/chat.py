@@ -1,0 +1,240 @@
+"""Bodies of /v1/chat/completions. Knows nothing of templates: messages leave as plain dictionaries."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+import orjson
+
+from xllm_framework.errors import InvalidRequest
+from xllm_framework.request import SamplingParams
+from xllm_server.protocol.generation import GenerationRequest, Int64
+from xllm_server.protocol.usage import Usage
+
+MAX_TOP_LOGPROBS = 128
+_RESERVED_TEMPLATE_NAMES = frozenset(
+    {"messages", "tools", "documents", "chat_template", "add_generation_prompt", "continue_final_message", "tokenize"}
+)
+"""Names that the template gets from elsewhere, or that must never come from a request."""
+
+
+class ContentPart(msgspec.Struct):
+    """A part of a message's content. Only text is served."""
+
+    type: str
+    text: str | None = None
+
+
+class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None
+    tool_call_id: str | None = None
+
+    def to_template(self, path: str) -> dict[str, Any]:
+        """Return what a chat template sees; `path` names the message in errors.
+
+        Text parts are joined by a line break, and no content is an empty string. `developer` is OpenAI's newer word for
+        `system`, and templates know the older one. Tool arguments are parsed, as templates expect an object.
+
+        Raises:
+            InvalidRequest: a part is not text.
+        """
+        seen: dict[str, Any] = {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": self._text(f"{path}.content"),
+        }
+        for field in ("name", "reasoning_content", "tool_call_id"):
+            value = getattr(self, field)
+            if value is not None:
+                seen[field] = value
+        if self.tool_calls:
+            seen["tool_calls"] = [_with_parsed_arguments(call) for call in self.tool_calls]
+        return seen
+
+    def _text(self, path: str) -> str:
+        if not isinstance(self.content, list):
+            return self.content or ""
+        texts = []
+        for index, part in enumerate(self.content):
+            if part.type not in ("text", "refusal"):
+                raise InvalidRequest(
+                    f"Content parts of type {part.type[:50]!r} are not supported by this model; send text.",
+                    f"{path}[{index}].type",
+                )
+            if part.text is None and part.type == "text":
+                raise InvalidRequest("A text part needs the field text.", f"{path}[{index}].text")
+            texts.append(part.text or "")
+        return "\n".join(texts)
+
+
+class ChatCompletionRequest(GenerationRequest, kw_only=True):
+    """Body of a chat request. `max_tokens` left out means as many tokens as the context holds."""
+
+    messages: list[Message]
+    max_completion_tokens: Int64 | None = None
+    """OpenAI's newer name of max_tokens; goes before it when both are given."""
+    logprobs: bool | None = None
+    top_logprobs: Int64 | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables for the chat template, as `{"enable_thinking": false}`."""
+    reasoning_effort: str | None = None
+    """Given to the chat template under this name."""
+    add_generation_prompt: bool | None = None
+    """Whether the template opens the assistant's turn; true when left out, unless the final message is continued."""
+    continue_final_message: bool | None = None
+    """Leave the last message open, so that the answer continues it."""
+    add_special_tokens: bool | None = None
+    """Only false: the chat template writes the special tokens."""
+
+    def check(self) -> None:
+        """Check what types cannot say.
+
+        Raises:
+            InvalidRequest: `param` names the field.
+        """
+        self.check_generation()
+        if not self.messages:
+            raise InvalidRequest("messages must hold at least one message.", "messages")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidRequest("top_logprobs needs logprobs: true.", "top_logprobs")
+        if self.top_logprobs is not None and not 0 <= self.top_logprobs <= MAX_TOP_LOGPROBS:
+            raise InvalidRequest(f"top_logprobs must be from 0 to {MAX_TOP_LOGPROBS}.", "top_logprobs")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise InvalidRequest(
+                "continue_final_message and add_generation_prompt exclude each other.", "add_generation_prompt"
+            )
+        if self.add_special_tokens:
+            raise InvalidRequest("A chat's special tokens come from its template alone.", "add_special_tokens")
+        for name in self.chat_template_kwargs or ():
+            if name in _RESERVED_TEMPLATE_NAMES:
+                raise InvalidRequest(f"chat_template_kwargs must not set {name}.", "chat_template_kwargs")
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """Return the messages as a chat template sees them.
+
+        Raises:
+            InvalidRequest: a content part is not text.
+        """
+        return [message.to_template(f"messages[{index}]") for index, message in enumerate(self.messages)]
+
+    def template_kwargs(self) -> dict[str, Any]:
+        """Return the variables for the chat template."""
+        kwargs = dict(self.chat_template_kwargs or {})
+        if self.reasoning_effort is not None:
+            kwargs.setdefault("reasoning_effort", self.reasoning_effort)
+        return kwargs
+
+    def to_sampling(self) -> SamplingParams:
+        """Return the sampling options.
+
+        Raises:
+            InvalidRequest: a value is out of range; `param` names the field as the request spelled it.
+        """
+        is_new_name = self.max_completion_tokens is not None
+        try:
+            return self.sampling(
+                max_tokens=self.max_completion_tokens if is_new_name else self.max_tokens,
+                logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            )
+        except InvalidRequest as error:
+            if error.param == "max_tokens" and is_new_name:
+                raise InvalidRequest(
+                    error.message.replace("max_tokens", "max_completion_tokens"), "max_completion_tokens"
+                ) from None
+            raise
+
+
+def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = orjson.loads(function["arguments"] or "{}")
+    except orjson.JSONDecodeError:
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+class TopLogprob(msgspec.Struct):
+    """A candidate token at one position."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprobContent(msgspec.Struct):
+    """A token of the answer with its log-probability; `bytes` of all tokens together are the text's UTF-8."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """Log-probabilities of a choice."""
+
+    content: list[TokenLogprobContent]
+    refusal: None = None
+
+
+class AnswerMessage(msgspec.Struct):
+    """The assistant's turn."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct):
+    """One finished answer."""
+
+    index: int
+    message: AnswerMessage
+    finish_reason: str
+    logprobs: ChatLogprobs | None = None
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """Body of a chat answer."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class Delta(msgspec.Struct, omit_defaults=True):
+    """What a chunk adds to the assistant's turn."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChunkChoice(msgspec.Struct):
+    """What a chunk adds to one answer."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None = None
+    finish_reason: str | None = None
+
+
+class ChatCompletionChunk(msgspec.Struct, kw_only=True):
+    """One event of a streamed chat answer."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET

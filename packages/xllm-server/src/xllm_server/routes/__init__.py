@@ -1,0 +1,1 @@
+"""One module a route: paths, methods and nothing else."""

@@ -1,0 +1,58 @@
+"""What all routes share. Knows nothing of any one route."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from xllm_framework.config import ServiceConfig
+from xllm_server.api_service.output_bridge import OutputBridge
+from xllm_server.errors import UnknownModel
+from xllm_server.limits import Admission
+from xllm_server.metrics import ServerMetrics
+from xllm_server.ports import Master
+
+
+@dataclass(slots=True)
+class ServerState:
+    """One a process; made on the event loop that serves."""
+
+    master: Master
+    config: ServiceConfig
+    admission: Admission
+    metrics: ServerMetrics
+    bridge: OutputBridge
+    executor: ThreadPoolExecutor
+    """Threads for templates, tokenising and large bodies, so that the event loop stays free."""
+    created: int = field(default_factory=lambda: int(time.time()))
+    """Unix time at which the model became ready."""
+
+    @classmethod
+    def create(cls, master: Master, config: ServiceConfig) -> ServerState:
+        """Return the state for the running event loop."""
+        admission = Admission(config.max_concurrent_requests)
+        return cls(
+            master=master,
+            config=config,
+            admission=admission,
+            metrics=ServerMetrics(master, admission),
+            bridge=OutputBridge(asyncio.get_running_loop()),
+            executor=ThreadPoolExecutor(config.num_request_handling_threads, thread_name_prefix="request"),
+        )
+
+    def check_model(self, model: str | None) -> None:
+        """Check the model that a request names; None takes the served one.
+
+        Raises:
+            UnknownModel: another one is served here.
+        """
+        if model is not None and model != self.master.model_name:
+            raise UnknownModel(f"The model {model[:200]!r} is not served here; {self.master.model_name!r} is.", "model")
+
+    def health(self) -> str | None:
+        """Return None when requests are served, else the reason why not."""
+        if self.admission.is_draining:
+            return "The server is shutting down."
+        return self.master.health()
