@@ -1,0 +1,15 @@
+// The entry points that each instruction set defines in its namespace; kernel_table.h says what they do.
+#pragma once
+
+#include "kernel_table.h"
+
+namespace xllm::kernels::cpu::XLLM_ISA {
+
+void rms_norm(const RmsNormArgs& args, int64_t begin, int64_t end);
+void add_rms_norm(const AddRmsNormArgs& args, int64_t begin, int64_t end);
+void rotary_embedding(const RotaryEmbeddingArgs& args, int64_t begin, int64_t end);
+void silu_and_mul(const SiluAndMulArgs& args, int64_t begin, int64_t end);
+void attend(const PagedAttentionArgs& args, const AttentionItem& item, float* partials);
+void merge_partials(const PagedAttentionArgs& args, const AttentionItem& first, int64_t num_parts, float* partials);
+
+}  // namespace xllm::kernels::cpu::XLLM_ISA
