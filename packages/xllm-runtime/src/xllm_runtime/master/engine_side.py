@@ -16,7 +16,6 @@ from xllm_framework.model import load_model_args
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import StoppingChecker
 from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine, ToEngine
-from xllm_runtime.auto_config import max_model_len
 from xllm_runtime.engine.llm import LLMEngine
 from xllm_runtime.master.loop import EngineLoop
 from xllm_scheduler import Scheduler
@@ -32,11 +31,11 @@ def run_engine_side(
     try:
         args = load_model_args(files)
         engine = LLMEngine(config, files, args)
-        block_manager = BlockManager(
-            engine.num_blocks, config.kv_cache.block_size, enable_prefix_cache=config.kv_cache.enable_prefix_cache
+        has_prefix_cache = config.kv_cache.enable_prefix_cache
+        block_manager = BlockManager(engine.num_blocks, engine.block_size, enable_prefix_cache=has_prefix_cache)
+        scheduler = Scheduler(
+            config.scheduler, block_manager, StoppingChecker(args.eos_token_ids, engine.max_model_len)
         )
-        limit = max_model_len(config, args, block_manager.num_usable_blocks * config.kv_cache.block_size)
-        scheduler = Scheduler(config.scheduler, block_manager, StoppingChecker(args.eos_token_ids, limit))
         loop = EngineLoop(scheduler, engine, inbox, emit, check_integrity=config.execution.check_integrity)
     except Exception as error:  # every failure to start becomes one message
         emit(_failed(error, "The engine could not start"))
@@ -45,9 +44,9 @@ def run_engine_side(
         return
     emit(
         EngineReady(
-            max_model_len=limit,
+            max_model_len=engine.max_model_len,
             num_blocks=block_manager.num_usable_blocks,
-            block_size=config.kv_cache.block_size,
+            block_size=engine.block_size,
             vocab_size=engine.vocab_size,
             model_impl=engine.model_impl,
             device=engine.device,

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from xllm_framework.batch import Batch, BatchGroup, ForwardOutput, ScheduledSequence
-from xllm_framework.errors import EngineDead
+from xllm_framework.errors import EngineDead, XLLMError
 
 
 class Engine(Protocol):
@@ -50,6 +50,8 @@ def execute_one_by_one(engine: Engine, group: BatchGroup) -> Isolated:
                 parts.append((item, engine.execute(_alone(item, rank, len(group.batches)))[rank]))
             except EngineDead:
                 raise
+            except XLLMError as error:
+                failures.setdefault(item.sequence.request_id, error.message)
             except Exception as error:  # whatever a model raises is this sequence's failure
                 failures.setdefault(item.sequence.request_id, f"{type(error).__name__}: {error}")
             else:
