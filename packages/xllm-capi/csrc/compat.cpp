@@ -1,0 +1,1 @@
+#include "xllm/xllm.h"

@@ -1,0 +1,98 @@
+// The layout of the public structs, as programs compiled against earlier headers know it. A failing line here means a
+// break of the ABI: add new fields at the end, and their lines below.
+#include <cstddef>
+
+#include "xllm/xllm.h"
+
+static_assert(sizeof(void *) == 8, "libxllm supports 64-bit systems.");
+
+#define XLLM_FIELD(type, field, offset) static_assert(offsetof(type, field) == (offset), #type "." #field)
+
+XLLM_FIELD(xllm_engine_options, struct_size, 0);
+XLLM_FIELD(xllm_engine_options, model, 8);
+XLLM_FIELD(xllm_engine_options, options_json, 16);
+XLLM_FIELD(xllm_engine_options, python, 24);
+XLLM_FIELD(xllm_engine_options, log_path, 32);
+XLLM_FIELD(xllm_engine_options, start_timeout_ms, 40);
+static_assert(sizeof(xllm_engine_options) == 48);
+
+XLLM_FIELD(xllm_engine_info, model, 0);
+XLLM_FIELD(xllm_engine_info, max_model_len, 32);
+XLLM_FIELD(xllm_engine_info, process_id, 48);
+static_assert(sizeof(xllm_engine_info) == 56);
+
+XLLM_FIELD(xllm_metrics, struct_size, 0);
+XLLM_FIELD(xllm_metrics, num_running, 8);
+XLLM_FIELD(xllm_metrics, prefix_cache_hits, 88);
+XLLM_FIELD(xllm_metrics, step_time_s, 96);
+static_assert(sizeof(xllm_metrics) == 104);
+
+XLLM_FIELD(xllm_request_options, struct_size, 0);
+XLLM_FIELD(xllm_request_options, request_id, 8);
+XLLM_FIELD(xllm_request_options, timeout_ms, 16);
+XLLM_FIELD(xllm_request_options, max_tokens, 20);
+XLLM_FIELD(xllm_request_options, min_tokens, 24);
+XLLM_FIELD(xllm_request_options, n, 28);
+XLLM_FIELD(xllm_request_options, top_k, 32);
+XLLM_FIELD(xllm_request_options, logprobs, 36);
+XLLM_FIELD(xllm_request_options, temperature, 40);
+XLLM_FIELD(xllm_request_options, top_p, 48);
+XLLM_FIELD(xllm_request_options, min_p, 56);
+XLLM_FIELD(xllm_request_options, presence_penalty, 64);
+XLLM_FIELD(xllm_request_options, frequency_penalty, 72);
+XLLM_FIELD(xllm_request_options, repetition_penalty, 80);
+XLLM_FIELD(xllm_request_options, seed, 88);
+XLLM_FIELD(xllm_request_options, has_seed, 96);
+XLLM_FIELD(xllm_request_options, ignore_eos, 100);
+XLLM_FIELD(xllm_request_options, keep_special_tokens, 104);
+XLLM_FIELD(xllm_request_options, include_stop_str_in_output, 108);
+XLLM_FIELD(xllm_request_options, priority, 112);
+XLLM_FIELD(xllm_request_options, is_offline, 116);
+XLLM_FIELD(xllm_request_options, stop, 120);
+XLLM_FIELD(xllm_request_options, num_stop, 128);
+XLLM_FIELD(xllm_request_options, stop_token_ids, 136);
+XLLM_FIELD(xllm_request_options, num_stop_token_ids, 144);
+XLLM_FIELD(xllm_request_options, cache_salt, 152);
+XLLM_FIELD(xllm_request_options, tools_json, 160);
+XLLM_FIELD(xllm_request_options, response_format_json, 168);
+XLLM_FIELD(xllm_request_options, template_kwargs_json, 176);
+XLLM_FIELD(xllm_request_options, options_json, 184);
+static_assert(sizeof(xllm_request_options) == 192);
+
+static_assert(sizeof(xllm_message) == 16);
+static_assert(sizeof(xllm_alternative) == 16);
+static_assert(sizeof(xllm_token_logprob) == 32);
+
+XLLM_FIELD(xllm_choice, index, 0);
+XLLM_FIELD(xllm_choice, text, 8);
+XLLM_FIELD(xllm_choice, text_length, 16);
+XLLM_FIELD(xllm_choice, token_ids, 24);
+XLLM_FIELD(xllm_choice, num_token_ids, 32);
+XLLM_FIELD(xllm_choice, logprobs, 40);
+XLLM_FIELD(xllm_choice, num_logprobs, 48);
+XLLM_FIELD(xllm_choice, finish_reason, 56);
+XLLM_FIELD(xllm_choice, stop_reason, 64);
+
+XLLM_FIELD(xllm_response, request_id, 0);
+XLLM_FIELD(xllm_response, model, 8);
+XLLM_FIELD(xllm_response, created_s, 16);
+XLLM_FIELD(xllm_response, choices, 24);
+XLLM_FIELD(xllm_response, num_choices, 32);
+XLLM_FIELD(xllm_response, num_prompt_tokens, 40);
+XLLM_FIELD(xllm_response, num_cached_tokens, 44);
+XLLM_FIELD(xllm_response, num_output_tokens, 48);
+
+XLLM_FIELD(xllm_event, kind, 0);
+XLLM_FIELD(xllm_event, status, 4);
+XLLM_FIELD(xllm_event, message, 8);
+XLLM_FIELD(xllm_event, index, 16);
+XLLM_FIELD(xllm_event, text, 24);
+XLLM_FIELD(xllm_event, text_length, 32);
+XLLM_FIELD(xllm_event, token_ids, 40);
+XLLM_FIELD(xllm_event, num_token_ids, 48);
+XLLM_FIELD(xllm_event, logprobs, 56);
+XLLM_FIELD(xllm_event, num_logprobs, 64);
+XLLM_FIELD(xllm_event, finish_reason, 72);
+XLLM_FIELD(xllm_event, stop_reason, 80);
+XLLM_FIELD(xllm_event, num_prompt_tokens, 88);
+XLLM_FIELD(xllm_event, num_cached_tokens, 92);

@@ -1,0 +1,291 @@
+#include "protocol.hpp"
+
+#include <array>
+#include <limits>
+#include <utility>
+
+namespace libxllm {
+
+namespace {
+
+// A frame under construction: room for the header, then the message.
+class Frame {
+public:
+    Frame() : bytes_(kFrameHeaderSize, '\0'), encoder_(bytes_) {}
+    Encoder &encoder() { return encoder_; }
+
+    std::string finish() {
+        const std::size_t size = bytes_.size() - kFrameHeaderSize;
+        if (size > kMaxFrameSize) {
+            throw Failure(XLLM_ERROR_INVALID_ARGUMENT, "The request is larger than 256 MiB.");
+        }
+        for (std::size_t i = 0; i < kFrameHeaderSize; ++i) bytes_[i] = static_cast<char>(size >> (8 * i) & 0xff);
+        return std::move(bytes_);
+    }
+
+private:
+    std::string bytes_;
+    Encoder encoder_;
+};
+
+void encode_sampling(Encoder &encoder, const xllm_request_options &options) {
+    const bool has_max_tokens = options.max_tokens >= 0;
+    const bool has_logprobs = options.logprobs >= 0;
+    const bool has_seed = options.has_seed != 0;
+    encoder.map(14 + has_max_tokens + has_logprobs + has_seed);
+    const auto integer = [&](const char *name, std::int64_t value) { encoder.string(name), encoder.integer(value); };
+    const auto real = [&](const char *name, double value) { encoder.string(name), encoder.real(value); };
+    const auto boolean = [&](const char *name, bool value) { encoder.string(name), encoder.boolean(value); };
+    if (has_max_tokens) integer("max_tokens", options.max_tokens);
+    if (has_logprobs) integer("logprobs", options.logprobs);
+    if (has_seed) integer("seed", options.seed);
+    integer("min_tokens", options.min_tokens);
+    integer("n", options.n);
+    integer("top_k", options.top_k);
+    real("temperature", options.temperature);
+    real("top_p", options.top_p);
+    real("min_p", options.min_p);
+    real("presence_penalty", options.presence_penalty);
+    real("frequency_penalty", options.frequency_penalty);
+    real("repetition_penalty", options.repetition_penalty);
+    boolean("ignore_eos", options.ignore_eos != 0);
+    boolean("skip_special_tokens", options.keep_special_tokens == 0);
+    boolean("include_stop_str_in_output", options.include_stop_str_in_output != 0);
+    encoder.string("stop");
+    encoder.array(options.num_stop);
+    for (std::size_t i = 0; i < options.num_stop; ++i) encoder.string(options.stop[i]);
+    encoder.string("stop_token_ids");
+    encoder.array(options.num_stop_token_ids);
+    for (std::size_t i = 0; i < options.num_stop_token_ids; ++i) encoder.integer(options.stop_token_ids[i]);
+}
+
+void encode_input(Encoder &encoder, const Input &input) {
+    encoder.string_or_nil(input.prompt);
+    if (input.token_ids == nullptr) {
+        encoder.nil();
+    } else {
+        encoder.array(input.num_token_ids);
+        for (std::size_t i = 0; i < input.num_token_ids; ++i) encoder.integer(input.token_ids[i]);
+    }
+    if (input.messages == nullptr) {
+        encoder.nil();
+    } else {
+        encoder.array(input.num_messages);
+        for (std::size_t i = 0; i < input.num_messages; ++i) {
+            encoder.array(2);
+            encoder.string(input.messages[i].role);
+            encoder.string(input.messages[i].content);
+        }
+    }
+    encoder.string_or_nil(input.messages_json);
+}
+
+std::int32_t read_int32(Decoder &decoder) {
+    const std::int64_t value = decoder.integer();
+    if (value < std::numeric_limits<std::int32_t>::min() || value > std::numeric_limits<std::int32_t>::max()) {
+        throw MalformedMessage();
+    }
+    return static_cast<std::int32_t>(value);
+}
+
+std::uint64_t read_id(Decoder &decoder) { return static_cast<std::uint64_t>(decoder.integer()); }
+
+// Read an array's size and check that it has at least `min_size` fields; later versions may add fields at the end.
+std::size_t read_record(Decoder &decoder, std::size_t min_size) {
+    const std::size_t size = decoder.array();
+    if (size < min_size) throw MalformedMessage();
+    return size;
+}
+
+void skip_fields(Decoder &decoder, std::size_t num_fields) {
+    for (std::size_t i = 0; i < num_fields; ++i) decoder.skip();
+}
+
+void read_optional_string(Decoder &decoder, std::string &text) {
+    if (decoder.nil()) {
+        text.clear();
+    } else {
+        text.assign(decoder.string());
+    }
+}
+
+void read_logprobs(Decoder &decoder, Logprobs &logprobs) {
+    for (std::size_t num_tokens = decoder.array(); num_tokens > 0; --num_tokens) {
+        const std::size_t size = read_record(decoder, 3);
+        xllm_token_logprob token{};
+        token.token_id = read_int32(decoder);
+        token.logprob = decoder.real();
+        token.num_alternatives = decoder.array();
+        for (std::size_t i = 0; i < token.num_alternatives; ++i) {
+            const std::size_t pair_size = read_record(decoder, 2);
+            const std::int32_t token_id = read_int32(decoder);
+            logprobs.alternatives.push_back({token_id, decoder.real()});
+            skip_fields(decoder, pair_size - 2);
+        }
+        logprobs.tokens.push_back(token);
+        skip_fields(decoder, size - 3);
+    }
+}
+
+Ready read_ready(Decoder &decoder, std::size_t num_fields) {
+    if (num_fields < 10) throw MalformedMessage();
+    Ready ready;
+    ready.protocol_version = decoder.integer();
+    ready.model = decoder.string();
+    ready.model_impl = decoder.string();
+    ready.device = decoder.string();
+    ready.dtype = decoder.string();
+    ready.max_model_len = read_int32(decoder);
+    ready.vocab_size = read_int32(decoder);
+    ready.num_blocks = read_int32(decoder);
+    ready.block_size = read_int32(decoder);
+    ready.process_id = decoder.integer();
+    return ready;
+}
+
+xllm_metrics read_metrics(Decoder &decoder) {
+    const std::size_t num_fields = read_record(decoder, 12);
+    xllm_metrics metrics{};
+    metrics.struct_size = sizeof metrics;
+    for (std::int64_t *field : {&metrics.num_running, &metrics.num_waiting, &metrics.num_blocks,
+                                &metrics.num_free_blocks, &metrics.num_cached_blocks, &metrics.num_steps,
+                                &metrics.num_prompt_tokens, &metrics.num_generated_tokens, &metrics.num_preemptions,
+                                &metrics.prefix_cache_queries, &metrics.prefix_cache_hits}) {
+        *field = decoder.integer();
+    }
+    metrics.step_time_s = decoder.real();
+    skip_fields(decoder, num_fields - 12);
+    return metrics;
+}
+
+}  // namespace
+
+std::string encode_start(std::string_view model, const char *options_json) {
+    Frame frame;
+    frame.encoder().array(4);
+    frame.encoder().string("start");
+    frame.encoder().integer(kProtocolVersion);
+    frame.encoder().string(model);
+    frame.encoder().string(options_json == nullptr ? "" : options_json);
+    return frame.finish();
+}
+
+std::string encode_generate(std::uint64_t id, const Input &input, const xllm_request_options &options) {
+    Frame frame;
+    Encoder &encoder = frame.encoder();
+    encoder.array(15);
+    encoder.string("generate");
+    encoder.integer(static_cast<std::int64_t>(id));
+    encode_input(encoder, input);
+    encode_sampling(encoder, options);
+    encoder.string_or_nil(options.request_id);
+    encoder.integer(options.priority);
+    encoder.boolean(options.is_offline != 0);
+    encoder.string(options.cache_salt == nullptr ? "" : options.cache_salt);
+    encoder.string_or_nil(options.tools_json);
+    encoder.string_or_nil(options.response_format_json);
+    encoder.string_or_nil(options.template_kwargs_json);
+    encoder.string_or_nil(options.options_json);
+    return frame.finish();
+}
+
+std::string encode_cancel(const std::vector<std::uint64_t> &ids) {
+    Frame frame;
+    frame.encoder().array(2);
+    frame.encoder().string("cancel");
+    frame.encoder().array(ids.size());
+    for (const std::uint64_t id : ids) frame.encoder().integer(static_cast<std::int64_t>(id));
+    return frame.finish();
+}
+
+std::string encode_stats(std::uint64_t id) {
+    Frame frame;
+    frame.encoder().array(2);
+    frame.encoder().string("stats");
+    frame.encoder().integer(static_cast<std::int64_t>(id));
+    return frame.finish();
+}
+
+std::string encode_shutdown() {
+    Frame frame;
+    frame.encoder().array(1);
+    frame.encoder().string("shutdown");
+    return frame.finish();
+}
+
+void MessageReader::read(std::string_view message, MessageHandler &handler) {
+    Decoder decoder(message);
+    const std::size_t num_fields = read_record(decoder, 1) - 1;
+    const std::string_view kind = decoder.string();
+    if (kind == "outputs") {
+        read_outputs(decoder, num_fields, handler);
+    } else if (kind == "ready") {
+        handler.on_ready(read_ready(decoder, num_fields));
+    } else if (kind == "failed" && num_fields >= 2) {
+        const xllm_status status = status_of_kind(decoder.string());
+        handler.on_failed({status, std::string(decoder.string())});
+    } else if (kind == "stats" && num_fields >= 2) {
+        const std::uint64_t id = read_id(decoder);
+        handler.on_stats(id, read_metrics(decoder));
+    }
+}
+
+void MessageReader::read_outputs(Decoder &decoder, std::size_t num_fields, MessageHandler &handler) {
+    if (num_fields < 2) throw MalformedMessage();
+    for (std::size_t count = decoder.array(); count > 0; --count) {
+        const std::uint64_t id = read_delta(decoder);
+        handler.on_delta(id, event_);
+    }
+    for (std::size_t count = decoder.array(); count > 0; --count) {
+        const std::size_t size = read_record(decoder, 5);
+        const std::uint64_t id = read_id(decoder);
+        Outcome outcome;
+        if (!decoder.nil()) outcome.status = status_of_kind(decoder.string());
+        read_optional_string(decoder, outcome.message);
+        Usage usage;
+        usage.num_prompt_tokens = read_int32(decoder);
+        usage.num_cached_tokens = read_int32(decoder);
+        skip_fields(decoder, size - 5);
+        handler.on_finished(id, std::move(outcome), usage);
+    }
+}
+
+std::uint64_t MessageReader::read_delta(Decoder &decoder) {
+    const std::size_t size = read_record(decoder, 7);
+    Delta &delta = event_.delta;
+    const std::uint64_t id = read_id(decoder);
+    delta.index = read_int32(decoder);
+    delta.text.assign(decoder.string());
+    delta.token_ids.clear();
+    for (std::size_t count = decoder.array(); count > 0; --count) delta.token_ids.push_back(read_int32(decoder));
+    delta.logprobs.clear();
+    delta.has_logprobs = !decoder.nil();
+    if (delta.has_logprobs) read_logprobs(decoder, delta.logprobs);
+    read_optional_string(decoder, delta.finish_reason);
+    read_optional_string(decoder, delta.stop_reason);
+    skip_fields(decoder, size - 7);
+    return id;
+}
+
+xllm_status status_of_kind(std::string_view kind) {
+    static constexpr std::array<std::pair<std::string_view, xllm_status>, 12> kStatuses{{
+        {"invalid_request", XLLM_ERROR_INVALID_REQUEST},
+        {"request_too_long", XLLM_ERROR_REQUEST_TOO_LONG},
+        {"invalid_config", XLLM_ERROR_INVALID_CONFIG},
+        {"model_load", XLLM_ERROR_MODEL_LOAD},
+        {"unsupported_model", XLLM_ERROR_UNSUPPORTED_MODEL},
+        {"queue_full", XLLM_ERROR_QUEUE_FULL},
+        {"shutting_down", XLLM_ERROR_SHUTTING_DOWN},
+        {"engine_dead", XLLM_ERROR_ENGINE_DEAD},
+        {"request_failed", XLLM_ERROR_REQUEST_FAILED},
+        {"deadline_exceeded", XLLM_ERROR_TIMEOUT},
+        {"cancelled", XLLM_ERROR_CANCELLED},
+        {"unsupported", XLLM_ERROR_UNSUPPORTED},
+    }};
+    for (const auto &[name, status] : kStatuses) {
+        if (name == kind) return status;
+    }
+    return kind == "out_of_blocks" ? XLLM_ERROR_REQUEST_FAILED : XLLM_ERROR_INTERNAL;
+}
+
+}  // namespace libxllm

@@ -1,0 +1,94 @@
+"""From a `Generate` message to a prepared request of the master. Knows nothing of sockets or of outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from xllm_capi.messages import Generate
+from xllm_framework.errors import InvalidRequest, XLLMError
+from xllm_framework.request import SamplingParams
+
+if TYPE_CHECKING:
+    from xllm_runtime.master import LLMMaster, PreparedRequest
+
+_SAMPLING_FIELDS = frozenset(SamplingParams.__struct_fields__)
+
+
+class Unsupported(XLLMError):
+    """The request asks for something that this engine cannot do yet."""
+
+    kind = "unsupported"
+
+
+def prepare(master: LLMMaster, message: Generate) -> PreparedRequest:
+    """Check `message` and make it ready for `master.submit`. May take long for a long text.
+
+    Raises:
+        XLLMError: it cannot be served; the class says why.
+    """
+    if message.response_format_json is not None:
+        raise Unsupported("response_format_json: this engine cannot hold answers to a JSON schema yet.")
+    options: dict[str, Any] = {
+        "request_id": message.request_id,
+        "priority": message.priority,
+        "cache_salt": message.cache_salt,
+        "is_offline": message.is_offline,
+    }
+    sampling = sampling_params(message)
+    if message.prompt is not None:
+        return master.prepare_completion(message.prompt, sampling, **options)
+    if message.token_ids is not None:
+        return master.prepare_completion(message.token_ids, sampling, add_special_tokens=False, **options)
+    return _prepare_chat(master, message, sampling, options)
+
+
+def sampling_params(message: Generate) -> SamplingParams:
+    """Merge `message.options_json` over `message.sampling` and check every value.
+
+    Raises:
+        InvalidRequest: an unknown name, a wrong type, or a value out of range.
+    """
+    fields = message.sampling
+    if message.options_json is not None:
+        given = _parse_json(message.options_json, dict[str, Any], "options_json")
+        unknown = sorted(set(given) - _SAMPLING_FIELDS)
+        if unknown:
+            raise InvalidRequest(f"options_json holds the unknown option {unknown[0]!r}.", "options_json")
+        fields = {**fields, **given}
+    try:
+        return msgspec.convert(fields, SamplingParams, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"A sampling option has a wrong type: {error}.") from error
+
+
+def _prepare_chat(
+    master: LLMMaster, message: Generate, sampling: SamplingParams, options: dict[str, Any]
+) -> PreparedRequest:
+    from xllm_runtime.master import ChatInput
+
+    if message.messages is not None:
+        messages: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in message.messages]
+    else:
+        messages = _parse_json(message.messages_json or "", list[dict[str, Any]], "messages_json")
+    for index, entry in enumerate(messages):
+        if not isinstance(entry.get("role"), str):
+            raise InvalidRequest(f"messages_json[{index}] has no role.", "messages_json")
+    chat = ChatInput(
+        messages=messages,
+        tools=_parse_optional(message.tools_json, list[dict[str, Any]], "tools_json"),
+        template_kwargs=_parse_optional(message.template_kwargs_json, dict[str, Any], "template_kwargs_json") or {},
+    )
+    return master.prepare_chat(chat, sampling, **options)
+
+
+def _parse_optional(text: str | None, expected: Any, name: str) -> Any:
+    return None if text is None else _parse_json(text, expected, name)
+
+
+def _parse_json(text: str, expected: Any, name: str) -> Any:
+    try:
+        return msgspec.json.decode(text, type=expected)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"{name} is not what it should be: {error}.", name) from error

@@ -1,0 +1,133 @@
+"""What libxllm and its engine process say to each other. Plain data; knows nothing of how the bytes travel.
+
+A frame is the length of its message (four bytes, little-endian), then the message: a msgpack array whose first element
+names the kind. Fields are only ever added at the end, and readers ignore further fields and unknown kinds, so that either
+side may be older by a minor version. csrc/protocol.cpp reads and writes the same messages; change both together.
+
+One exchange: `Start`, then `Ready` or `Failed`; then any number of `Generate`, `Cancel` and `Stats` one way, and of
+`Outputs` and `StatsReply` the other way; `Failed` when the engine ends; `Shutdown` or a closed socket ends it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from xllm_framework.request.messages import EngineStats
+
+PROTOCOL_VERSION = 1
+MAX_FRAME_SIZE = 256 << 20
+"""Bytes of the largest message that either side takes."""
+
+
+class Start(msgspec.Struct, tag="start", array_like=True, frozen=True):
+    """The first message. To a running engine `model` and `options_json` are empty."""
+
+    protocol_version: int
+    model: str
+    options_json: str
+    """A JSON object of option names and values."""
+
+
+class Generate(msgspec.Struct, tag="generate", array_like=True, frozen=True):
+    """Start a request. Exactly one of the four inputs is given. `id` is unique within the connection."""
+
+    id: int
+    prompt: str | None
+    token_ids: list[int] | None
+    messages: list[tuple[str, str]] | None
+    """(role, content) pairs."""
+    messages_json: str | None
+    sampling: dict[str, Any]
+    """Fields of `SamplingParams`."""
+    request_id: str | None
+    priority: int
+    is_offline: bool
+    cache_salt: str
+    tools_json: str | None
+    response_format_json: str | None
+    template_kwargs_json: str | None
+    options_json: str | None
+    """A JSON object of `SamplingParams` fields that wins over `sampling`."""
+
+
+class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
+    """Give requests up; ids that are unknown or have ended are ignored. The client expects no answer."""
+
+    ids: list[int]
+
+
+class Stats(msgspec.Struct, tag="stats", array_like=True, frozen=True):
+    """Ask for a `StatsReply` with the same `id`."""
+
+    id: int
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True):
+    """End the engine process. A running engine that was attached to only ends the connection."""
+
+
+ToEngine = Start | Generate | Cancel | Stats | Shutdown
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
+    """The model is loaded and requests are taken."""
+
+    protocol_version: int
+    model: str
+    model_impl: str
+    device: str
+    dtype: str
+    max_model_len: int
+    vocab_size: int
+    num_blocks: int
+    block_size: int
+    process_id: int
+
+
+class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
+    """The engine cannot start or has ended; nothing more will come. `kind` is that of an `XLLMError`."""
+
+    kind: str
+    message: str
+
+
+class Delta(msgspec.Struct, array_like=True, frozen=True):
+    """New text and tokens of one sequence. `logprobs` holds (token id, logprob, [(token id, logprob), ...]) a token."""
+
+    id: int
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[Any] | None
+    finish_reason: str | None
+    stop_reason: str | None
+    """The stop string, or the stop token id in digits."""
+
+
+class Finished(msgspec.Struct, array_like=True, frozen=True):
+    """A request has ended. `kind` and `message` say how it failed; both are None for success."""
+
+    id: int
+    kind: str | None
+    message: str | None
+    num_prompt_tokens: int
+    num_cached_tokens: int
+
+
+class Outputs(msgspec.Struct, tag="outputs", array_like=True, frozen=True):
+    """What has come since the last message: the deltas first, then the ends."""
+
+    deltas: list[Delta]
+    finished: list[Finished]
+
+
+class StatsReply(msgspec.Struct, tag="stats", array_like=True, frozen=True):
+    """Gauges and counters as of the engine's latest step."""
+
+    id: int
+    stats: EngineStats
+
+
+ToHost = Ready | Failed | Outputs | StatsReply

@@ -1,0 +1,218 @@
+"""Serves one host over one connection: its requests in, their outputs back. Knows nothing of how the model was loaded.
+
+Two threads a session. The reader takes messages, prepares requests and submits them; only texts long enough to delay other
+messages go to a pool. The writer sends what the master's dispatcher thread has left in a queue, everything of one wake-up
+in one message, so that a slow host delays nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from xllm_capi.connection import Connection
+from xllm_capi.generation import prepare
+from xllm_capi.messages import (
+    PROTOCOL_VERSION,
+    Cancel,
+    Delta,
+    Failed,
+    Finished,
+    Generate,
+    Outputs,
+    Ready,
+    Shutdown,
+    Stats,
+    StatsReply,
+    ToHost,
+)
+from xllm_framework.errors import XLLMError
+from xllm_framework.request import FinishReason, RequestOutput
+
+if TYPE_CHECKING:
+    from xllm_runtime.master import LLMMaster, PreparedRequest
+
+logger = logging.getLogger(__name__)
+MAX_INLINE_LENGTH = 8192
+"""Characters of text that the reader tokenises itself: a fraction of a millisecond."""
+
+_Item = tuple[int, RequestOutput] | Finished | ToHost | None
+
+
+class _InFlight:
+    """A request between its `Generate` and its end. `cancelled` may be set while another thread prepares it."""
+
+    __slots__ = ("cancelled", "prepared")
+
+    def __init__(self) -> None:
+        self.prepared: PreparedRequest | None = None
+        self.cancelled = threading.Event()
+
+
+class Session:
+    """One host's requests. `run` serves until the host leaves; whoever learns that the engine has failed calls `fail`."""
+
+    def __init__(self, connection: Connection, master: LLMMaster, pool: ThreadPoolExecutor) -> None:
+        self._connection = connection
+        self._master = master
+        self._pool = pool
+        self._in_flight: dict[int, _InFlight] = {}
+        self._outgoing: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._writer = threading.Thread(target=self._write, name="xllm-capi-writer", daemon=True)
+
+    def run(self) -> None:
+        """Serve; on return every request of this host is cancelled."""
+        self._writer.start()
+        self._outgoing.put(ready_message(self._master))
+        try:
+            self._read()
+        except msgspec.DecodeError as error:
+            logger.error("The host sent a message that cannot be read: %s", error)
+        finally:
+            self._cancel(list(self._in_flight))
+            self._outgoing.put(None)
+            self._writer.join()
+            self._connection.close()
+
+    def fail(self, reason: str) -> None:
+        """Tell the host that the engine has ended, and end the session. Any thread."""
+        self._outgoing.put(Failed("engine_dead", reason))
+        self._outgoing.put(None)
+
+    def _read(self) -> None:
+        while (message := self._connection.receive()) is not None:
+            if isinstance(message, Generate):
+                self._accept(message)
+            elif isinstance(message, Cancel):
+                self._cancel(message.ids)
+            elif isinstance(message, Stats):
+                self._outgoing.put(StatsReply(message.id, self._master.stats))
+            elif isinstance(message, Shutdown):
+                return
+
+    def _accept(self, message: Generate) -> None:
+        in_flight = self._in_flight[message.id] = _InFlight()
+        length = len(message.prompt or "") + len(message.messages_json or "") + len(message.tools_json or "")
+        length += sum(len(content) for _, content in message.messages or ())
+        if length <= MAX_INLINE_LENGTH:
+            self._start(message, in_flight)
+        else:
+            self._pool.submit(self._start, message, in_flight)
+
+    def _start(self, message: Generate, in_flight: _InFlight) -> None:
+        if in_flight.cancelled.is_set():
+            self._in_flight.pop(message.id, None)
+            return
+        try:
+            prepared = prepare(self._master, message)
+            in_flight.prepared = prepared
+            self._master.submit(prepared, partial(self._on_output, message.id))
+        except XLLMError as error:
+            self._refuse(message.id, error.kind, error.message)
+        except Exception as error:  # one request fails alone; the session goes on
+            logger.exception("A request could not be prepared.")
+            self._refuse(message.id, "internal", f"The engine could not prepare the request: {error}")
+        else:
+            # A cancel that came between the check above and `submit` has found nothing to cancel.
+            if in_flight.cancelled.is_set():
+                self._master.cancel(prepared.request_id)
+
+    def _refuse(self, request_id: int, kind: str, message: str) -> None:
+        self._in_flight.pop(request_id, None)
+        self._outgoing.put(Finished(request_id, kind, message, 0, 0))
+
+    def _cancel(self, ids: list[int]) -> None:
+        for request_id in ids:
+            in_flight = self._in_flight.get(request_id)
+            if in_flight is None:
+                continue
+            in_flight.cancelled.set()
+            if in_flight.prepared is not None:
+                self._master.cancel(in_flight.prepared.request_id)
+
+    def _on_output(self, request_id: int, output: RequestOutput) -> None:
+        """Take news from the master's dispatcher thread."""
+        if output.finished:
+            self._in_flight.pop(request_id, None)
+        self._outgoing.put((request_id, output))
+
+    def _write(self) -> None:
+        is_open = True
+        while is_open:
+            items = [self._outgoing.get()]
+            while not self._outgoing.empty():
+                items.append(self._outgoing.get())
+            is_open = self._send_all(items)
+        self._connection.shut_down()
+
+    def _send_all(self, items: list[_Item]) -> bool:
+        """Send items in order, neighbouring outputs as one message; False after the last one or a broken connection."""
+        deltas: list[Delta] = []
+        finished: list[Finished] = []
+
+        def flush() -> bool:
+            nonlocal deltas, finished
+            outputs, deltas, finished = Outputs(deltas, finished), [], []
+            return not (outputs.deltas or outputs.finished) or self._connection.send(outputs)
+
+        for item in items:
+            if isinstance(item, tuple):
+                _collect(item[0], item[1], deltas, finished)
+            elif isinstance(item, Finished):
+                finished.append(item)
+            elif item is None:
+                flush()
+                return False
+            elif not (flush() and self._connection.send(item)):
+                return False
+        return flush()
+
+
+def ready_message(master: LLMMaster) -> Ready:
+    """Describe what `master` has loaded."""
+    ready = master.ready
+    return Ready(
+        PROTOCOL_VERSION,
+        master.model_name,
+        ready.model_impl,
+        ready.device,
+        ready.dtype,
+        ready.max_model_len,
+        ready.vocab_size,
+        ready.num_blocks,
+        ready.block_size,
+        os.getpid(),
+    )
+
+
+def _collect(request_id: int, output: RequestOutput, deltas: list[Delta], finished: list[Finished]) -> None:
+    """Add the wire form of `output`."""
+    is_aborted = False
+    for sequence in output.outputs:
+        is_aborted |= sequence.finish_reason is FinishReason.ABORT
+        deltas.append(
+            Delta(
+                request_id,
+                sequence.index,
+                sequence.text,
+                sequence.token_ids,
+                sequence.logprobs,
+                sequence.finish_reason and sequence.finish_reason.value,
+                None if sequence.stop_reason is None else str(sequence.stop_reason),
+            )
+        )
+    if not output.finished:
+        return
+    kind, message = output.error_kind, output.error
+    if message is not None:
+        kind = kind or "internal"
+    elif is_aborted:
+        kind, message = "cancelled", "The engine has given the request up."
+    finished.append(Finished(request_id, kind, message, output.num_prompt_tokens, output.num_cached_tokens))
