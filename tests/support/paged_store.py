@@ -1,0 +1,105 @@
+"""An executor without a model: a paged store of token ids, whose next token is a hash of everything that it reads.
+
+It writes each scheduled token into its slot and then reads the sequence back through its block table. A lost, repeated,
+stale or foreign token changes the hash, and with it all that follows; reading is also compared with the sequence itself.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import numpy.typing as npt
+
+from xllm_framework.batch import Batch, ForwardInput, ForwardOutput
+from xllm_framework.batch.sequence_rows import sequence_seed
+from xllm_framework.request import Request, StoppingChecker
+
+NOTHING = -1
+
+
+def next_token(context: npt.NDArray[np.int32], seed: int, vocab_size: int) -> int:
+    """Return the token that follows `context` under `seed`."""
+    return zlib.crc32(np.asarray(context, np.int32).tobytes() + seed.to_bytes(8, "little")) % vocab_size
+
+
+def logprob_of(context: npt.NDArray[np.int32], token_id: int) -> float:
+    """Return a made-up log-probability of `token_id` after `context`, exact in float32."""
+    return -float(zlib.crc32(np.asarray(context, np.int32).tobytes()) % 1000 + token_id) / 64
+
+
+def expected_tokens(request: Request, index: int, stopping: StoppingChecker, vocab_size: int) -> list[int]:
+    """Return what sequence `index` of `request` must generate, worked out without any scheduler or cache."""
+    twin = Request(
+        "twin", request.sequences[0].prompt_token_ids, request.sampling, arrival_time_s=0.0, seed=request.seed
+    )
+    sequence = twin.sequences[index]
+    if request.sampling.max_tokens == 0:
+        return []
+    while not sequence.is_finished:
+        sequence.append(next_token(sequence.token_ids, sequence_seed(twin, sequence), vocab_size))
+        stop = stopping.check(sequence, request.sampling)
+        if stop is not None:
+            sequence.finish(stop[0])
+    return sequence.output_token_ids.tolist()
+
+
+class PagedStore:
+    """`num_blocks` blocks of `block_size` slots, each holding one token id and its position."""
+
+    def __init__(self, num_blocks: int, block_size: int, vocab_size: int = 50) -> None:
+        self.vocab_size = vocab_size
+        self.num_computed_tokens = 0
+        self.fail_rows: dict[str, str] = {}
+        """By request id: the error that its sampled rows get."""
+        self._block_size = block_size
+        self._tokens = np.full(num_blocks * block_size, NOTHING, np.int32)
+        self._positions = np.full(num_blocks * block_size, NOTHING, np.int32)
+
+    def execute(self, batch: Batch, step: ForwardInput) -> ForwardOutput:
+        """Write the step's tokens, read every sequence back, and sample."""
+        assert (step.slot_mapping >= self._block_size).all(), "the padding block is written to"
+        assert len(set(step.slot_mapping.tolist())) == step.num_tokens, "two tokens share a slot"
+        self._tokens[step.slot_mapping] = step.token_ids
+        self._positions[step.slot_mapping] = step.positions
+        self.num_computed_tokens += step.num_tokens
+        contexts = [self._read(step, index) for index in range(step.num_sequences)]
+        for item, context in zip(batch, contexts, strict=True):
+            assert context.tolist() == item.sequence.token_ids[: len(context)].tolist(), item
+        owner = {int(row): index for index, row in enumerate(step.query_start[1:] - 1)}
+        token_ids, logprobs, errors = [], [], {}
+        for row, position in enumerate(step.sample_rows.tolist()):
+            index = owner[position]
+            token_id = next_token(contexts[index], int(step.sampling.seed[row]), self.vocab_size)
+            request_id = batch.scheduled[index].request.request_id
+            if request_id in self.fail_rows:
+                errors[row] = self.fail_rows[request_id]
+                token_id = -1
+            token_ids.append(token_id)
+            logprobs.append(logprob_of(contexts[index], token_id))
+        return ForwardOutput(
+            np.array(token_ids, np.int32),
+            logprobs=np.array(logprobs, np.float32),
+            top_ids=np.tile(np.arange(4, dtype=np.int32), (len(token_ids), 1)),
+            top_logprobs=np.tile(-np.arange(4, dtype=np.float32), (len(token_ids), 1)),
+            prompt_logprobs=self._prompt_logprobs(step, contexts),
+            errors=errors or None,
+        )
+
+    def _read(self, step: ForwardInput, index: int) -> npt.NDArray[np.int32]:
+        """Return the tokens that attention of sequence `index` would read, checking that each lies where it belongs."""
+        positions = np.arange(step.seq_lens[index])
+        blocks = step.block_tables[index, positions // self._block_size].astype(np.int64)
+        slots = blocks * self._block_size + positions % self._block_size
+        assert self._positions[slots].tolist() == positions.tolist(), "a slot holds another position's token"
+        return self._tokens[slots].copy()
+
+    @staticmethod
+    def _prompt_logprobs(step: ForwardInput, contexts: list[npt.NDArray[np.int32]]):
+        result = {}
+        for index, k, targets in step.prompt_logprobs:
+            start = int(step.positions[step.query_start[index]])
+            logprobs = [logprob_of(contexts[index][: start + i + 1], int(token)) for i, token in enumerate(targets)]
+            top_ids = np.tile(np.arange(k, dtype=np.int32), (len(targets), 1))
+            result[index] = (np.array(logprobs, np.float32), top_ids, -top_ids.astype(np.float32))
+        return result

@@ -1,0 +1,106 @@
+"""A scheduler with a `PagedStore` behind it, driven step by step, all invariants checked after each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from support.paged_store import PagedStore, expected_tokens
+from xllm_framework.batch import BatchGroup, ForwardInputBuilder
+from xllm_framework.config import SchedulerConfig
+from xllm_framework.kv_cache import BlockManager
+from xllm_framework.request import Request, SamplingParams, StoppingChecker
+from xllm_framework.request.messages import SequenceDelta
+from xllm_scheduler import Scheduler
+
+EOS = 0
+
+
+class SchedulerHarness:
+    """Options are those of `SchedulerConfig`; `num_blocks` counts usable blocks. Time stands still: set `now_s`."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int = 200,
+        block_size: int = 4,
+        enable_prefix_cache: bool = True,
+        max_model_len: int = 10_000,
+        **options,
+    ) -> None:
+        self.now_s = 0.0
+        self.blocks = BlockManager(num_blocks + 1, block_size, enable_prefix_cache=enable_prefix_cache)
+        self.stopping = StoppingChecker((EOS,), max_model_len)
+        self.store = PagedStore(num_blocks + 1, block_size)
+        self.scheduler = Scheduler(SchedulerConfig(**options), self.blocks, self.stopping, clock=lambda: self.now_s)
+        self.requests: dict[str, Request] = {}
+        self.tokens: dict[tuple[str, int], list[int]] = defaultdict(list)
+        self.last: dict[tuple[str, int], SequenceDelta] = {}
+        self.deltas: list[SequenceDelta] = []
+        self.groups: list[BatchGroup] = []
+        self._builder = ForwardInputBuilder(block_size, (EOS,))
+
+    def add(self, request_id: str, prompt: list[int], *, seed: int = 0, **options) -> Request:
+        """Queue a request; `options` are those of `SamplingParams`, or of `Request`."""
+        of_request = {k: options.pop(k) for k in ("priority", "deadline_s", "cache_salt") if k in options}
+        request = Request(
+            request_id, prompt, SamplingParams(**options), arrival_time_s=self.now_s, seed=seed, **of_request
+        )
+        self.scheduler.add_request(request)
+        self.requests[request_id] = request
+        return request
+
+    def step(self, *, before_update=None) -> list[SequenceDelta]:
+        """Run one step; `before_update` is called while it is in flight."""
+        group = self.scheduler.schedule()
+        self.groups.append(group)
+        outputs = []
+        if not group.is_empty:
+            outputs = [self.store.execute(batch, self._builder.build(batch)) for batch in group.batches]
+        if before_update is not None:
+            before_update()
+        deltas = self.scheduler.update(group, outputs)
+        assert len({(d.request_id, d.index) for d in deltas}) == len(deltas), "two deltas of one sequence"
+        for delta in deltas:
+            key = (delta.request_id, delta.index)
+            assert key not in self.last or self.last[key].finish_reason is None, "news after the end"
+            self.tokens[key].extend(delta.token_ids)
+            self.last[key] = delta
+        self.deltas.extend(deltas)
+        self.scheduler.check_integrity()
+        return deltas
+
+    def run(self, max_steps: int = 5000) -> None:
+        """Run until nothing is left, and check that all blocks came back."""
+        for _ in range(max_steps):
+            if not self.scheduler.has_work:
+                break
+            self.step()
+        assert not self.scheduler.has_work, "the scheduler hangs"
+        self.check_idle()
+
+    def check_idle(self) -> None:
+        """Check that nobody holds a block."""
+        assert self.blocks.num_allocated_blocks == 0
+        assert self.blocks.num_free_blocks + self.blocks.num_cached_blocks == self.blocks.num_usable_blocks
+
+    def expected(self, request_id: str, index: int = 0) -> list[int]:
+        """Return what the sequence must generate when it runs to its natural end."""
+        return expected_tokens(self.requests[request_id], index, self.stopping, self.store.vocab_size)
+
+    def check_outputs(self) -> None:
+        """Check every sequence against what it must generate."""
+        for request in self.requests.values():
+            for sequence in request.sequences:
+                key = (request.request_id, sequence.index)
+                assert self.last[key].finish_reason in ("stop", "length"), self.last[key]
+                assert self.tokens[key] == self.expected(*key), key
+
+    def chunks(self, request_id: str) -> list[tuple[int, int]]:
+        """Return (start, tokens) of everything that was scheduled of the request's first sequence."""
+        return [
+            (item.start, item.num_scheduled_tokens)
+            for group in self.groups
+            for batch in group.batches
+            for item in batch
+            if item.request.request_id == request_id and item.sequence.index == 0
+        ]

@@ -1,0 +1,138 @@
+"""Random adds, aborts and steps in tiny pools: invariants after each step, and answers that show no trace of it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from support.scheduler_harness import SchedulerHarness
+
+BLOCK_SIZE = 4
+NUM_BLOCKS = 24
+ALPHABET = st.integers(1, 3)
+"""Few token values, so that prompts often begin alike."""
+
+
+class SchedulerStates(RuleBasedStateMachine):
+    """Every request fits the pool alone, so that each must end as it would in a roomy one, unless aborted."""
+
+    @initialize(
+        policy=st.sampled_from(["decode_first", "prefill_first"]),
+        enable_prefix_cache=st.booleans(),
+        max_num_seqs=st.integers(1, 8),
+        max_num_batched_tokens=st.sampled_from([1, 5, 16, 200]),
+        max_prefill_chunk=st.sampled_from([0, 1, 3, 16]),
+    )
+    def start(self, **options) -> None:
+        self.harness = SchedulerHarness(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, **options)
+        self.aborted: set[tuple[str, int]] = set()
+        self.pending_aborts: list[str | tuple[str, int]] = []
+
+    @rule(
+        prompt=st.lists(ALPHABET, min_size=1, max_size=50),
+        max_tokens=st.integers(0, 40),
+        n=st.sampled_from([1, 1, 1, 2, 3]),
+        priority=st.sampled_from([0, 0, 0, -1, 1]),
+        salt=st.sampled_from(["", "", "s"]),
+        wants_prompt_logprobs=st.booleans(),
+    )
+    def add(self, prompt, max_tokens, n, priority, salt, wants_prompt_logprobs) -> None:
+        number = len(self.harness.requests)
+        self.harness.add(
+            f"r{number}",
+            prompt,
+            seed=number,
+            max_tokens=max_tokens,
+            n=n,
+            priority=priority,
+            cache_salt=salt,
+            prompt_logprobs=1 if wants_prompt_logprobs else None,
+        )
+
+    @rule(data=st.data(), is_whole=st.booleans(), is_in_flight=st.booleans())
+    def abort(self, data, is_whole: bool, is_in_flight: bool) -> None:
+        sequences = [s for request in self.harness.requests.values() for s in request.sequences if not s.is_finished]
+        if not sequences:
+            return
+        victim = data.draw(st.sampled_from(sequences))
+        target = victim.request_id if is_whole else (victim.request_id, victim.index)
+        if is_in_flight:
+            self.pending_aborts.append(target)
+        else:
+            self.harness.scheduler.abort([target])
+
+    @rule(count=st.integers(1, 12))
+    def step(self, count: int) -> None:
+        for _ in range(count):
+            aborts, self.pending_aborts = self.pending_aborts, []
+            self.harness.step(before_update=lambda aborts=aborts: self.harness.scheduler.abort(aborts))
+
+    @invariant()
+    def is_consistent(self) -> None:
+        if hasattr(self, "harness"):
+            self.harness.scheduler.check_integrity()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        self.harness.run()
+        for request in self.harness.requests.values():
+            for sequence in request.sequences:
+                key = (request.request_id, sequence.index)
+                expected = self.harness.expected(*key)
+                last, tokens = self.harness.last[key], self.harness.tokens[key]
+                assert last.finish_reason in ("stop", "length", "abort"), last
+                if last.finish_reason == "abort":
+                    assert tokens == expected[: len(tokens)]
+                else:
+                    assert tokens == expected
+                    self._check_prompt_logprobs(request, sequence)
+
+    def _check_prompt_logprobs(self, request, sequence) -> None:
+        entries = [
+            delta.prompt_logprobs
+            for delta in self.harness.deltas
+            if (delta.request_id, delta.index) == (request.request_id, sequence.index) and delta.prompt_logprobs
+        ]
+        if request.sampling.prompt_logprobs is None or sequence.index > 0:
+            assert entries == []
+        else:
+            (entry,) = entries
+            assert [e and e.token_id for e in entry] == [None, *sequence.prompt_token_ids.tolist()[1:]]
+
+
+SchedulerStates.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=25)
+TestSchedulerStates = SchedulerStates.TestCase
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("policy", ["decode_first", "prefill_first"])
+def test_two_hundred_requests_with_random_aborts_in_24_blocks(policy: str, seed: int) -> None:
+    draw = random.Random(seed)
+    harness = SchedulerHarness(
+        num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, policy=policy, max_num_batched_tokens=32, max_num_seqs=6
+    )
+    shared = [draw.randrange(1, 50) for _ in range(40)]
+    for number in range(200):
+        prompt = shared[: draw.randrange(0, 40)] + [draw.randrange(1, 50) for _ in range(draw.randrange(1, 12))]
+        harness.add(f"r{number}", prompt, seed=number, max_tokens=draw.randrange(1, 40), n=draw.choice([1, 1, 1, 2]))
+        for _ in range(draw.randrange(0, 8)):
+            harness.step()
+        if draw.random() < 0.2:
+            harness.scheduler.abort([f"r{draw.randrange(number + 1)}"])
+    harness.run()
+    num_aborted = 0
+    for key, last in harness.last.items():
+        expected = harness.expected(*key)
+        if last.finish_reason == "abort":
+            num_aborted += 1
+            expected = expected[: len(harness.tokens[key])]
+        assert harness.tokens[key] == expected
+    stats = harness.scheduler.stats()
+    assert num_aborted > 5
+    assert stats.num_preemptions > 5
+    assert stats.prefix_cache_hits > 100
