@@ -37,7 +37,7 @@ def test_a_row_does_not_depend_on_its_neighbours():
 
 def test_numbers_fill_the_unit_interval_evenly():
     drawn = uniforms(np.full(100_000, 7, np.uint64), np.arange(100_000))
-    assert 0.0 <= drawn.min()
+    assert drawn.min() >= 0.0
     assert drawn.max() < 1.0
     counts = np.bincount((drawn * 100).astype(int), minlength=100)
     assert ((counts - 1000) ** 2 / 1000).sum() < 149  # chi-square with 99 degrees of freedom, 0.1 %

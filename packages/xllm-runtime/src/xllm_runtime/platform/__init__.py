@@ -1,1 +1,9 @@
-"""placeholder."""
+"""Which device computes, and what it is good at. The only place that asks torch about CUDA or NPU devices.
+
+Knows nothing of models, batches or kernels.
+"""
+
+from xllm_runtime.platform.interface import DeviceMemory, Platform
+from xllm_runtime.platform.selection import NULL_DEVICE, select_platform
+
+__all__ = ["NULL_DEVICE", "DeviceMemory", "Platform", "select_platform"]

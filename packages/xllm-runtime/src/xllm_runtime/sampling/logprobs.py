@@ -6,7 +6,8 @@ is what OpenAI's clients and vLLM's users expect, and what lets a prompt's and a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +17,7 @@ from xllm_runtime.sampling.ranking import best_tokens
 from xllm_runtime.sampling.slices import row_slices
 
 
-@dataclass(slots=True)
-class LogprobRows:
+class LogprobRows(NamedTuple):
     """Log-probabilities of T rows with the K best tokens of each, best first (equals by rising token id)."""
 
     logprobs: npt.NDArray[np.float32]
@@ -27,22 +27,40 @@ class LogprobRows:
     top_logprobs: npt.NDArray[np.float32]
     """[T, K]"""
 
+    @classmethod
+    def concatenate(cls, parts: list[LogprobRows]) -> LogprobRows:
+        """Return the rows of one or more `parts` with an equal K, in order."""
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
 
 def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> LogprobRows:
     """Return the log-probabilities of int64 `token_ids` [T], and the `num_top` best, under float32 `logits` [T, V].
 
     At most V best tokens are returned. A row's result does not depend on the other rows.
     """
-    num_rows, vocab_size = logits.shape
-    width = min(num_top, vocab_size)
-    result = LogprobRows(
-        np.empty(num_rows, np.float32), np.empty((num_rows, width), np.int32), np.empty((num_rows, width), np.float32)
+    slices = row_slices(*logits.shape)
+    return LogprobRows.concatenate([_token_logprobs(logits[rows], token_ids[rows], num_top) for rows in slices])
+
+
+def prompt_logprobs(
+    compute_logits: Callable[[torch.Tensor], torch.Tensor],
+    hidden: torch.Tensor,
+    token_ids: torch.Tensor,
+    num_top: int,
+    vocab_size: int,
+) -> LogprobRows:
+    """Return the same for the tokens that follow `hidden` [T, H]; logits exist for a slice of rows at a time.
+
+    `compute_logits` takes rows of `hidden` to float32 [rows, `vocab_size`]; T is 1 or more.
+    """
+    slices = row_slices(len(token_ids), vocab_size)
+    return LogprobRows.concatenate(
+        [_token_logprobs(compute_logits(hidden[rows]), token_ids[rows], num_top) for rows in slices]
     )
-    for rows in row_slices(num_rows, vocab_size):
-        logprobs = torch.log_softmax(logits[rows], dim=-1)
-        result.logprobs[rows] = logprobs.gather(1, token_ids[rows].unsqueeze(1)).squeeze(1).cpu().numpy()
-        if width:
-            top, ids = best_tokens(logprobs, width)
-            result.top_ids[rows] = ids.cpu().numpy()
-            result.top_logprobs[rows] = top.cpu().numpy()
-    return result
+
+
+def _token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> LogprobRows:
+    logprobs = torch.log_softmax(logits, dim=-1)
+    chosen = logprobs.gather(1, token_ids.unsqueeze(1)).squeeze(1)
+    top, ids = best_tokens(logprobs, min(num_top, logits.shape[1]))
+    return LogprobRows(chosen.cpu().numpy(), ids.to(torch.int32).cpu().numpy(), top.cpu().numpy())

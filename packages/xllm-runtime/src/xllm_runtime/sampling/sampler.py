@@ -35,7 +35,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> ForwardOutput:
     errors = _broken_rows(best)
     token_ids[list(errors)] = -1
     drawn = np.flatnonzero((rows.temperature > 0.0) & (token_ids >= 0))
-    for piece in row_slices(len(drawn), logits.shape[1]):
+    for piece in row_slices(len(drawn), logits.shape[1]) if len(drawn) else ():
         chosen = drawn[piece]
         index = torch.from_numpy(chosen).to(logits.device)
         drawn_tokens = draw(logits[index], best[index], DrawRows.take(rows, chosen, logits))

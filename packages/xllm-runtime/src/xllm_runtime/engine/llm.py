@@ -1,0 +1,96 @@
+"""The engine of a language model: one worker client a data-parallel rank, one pool size for all of them.
+
+What may not be added here: who runs next (the scheduler), how a step is computed (the worker), how arrays are laid out
+(`ForwardInputBuilder`), what a failure means for a request (the master). `execute` keeps no state between steps.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from xllm_framework.batch import BatchGroup, ForwardInput, ForwardInputBuilder, ForwardOutput
+from xllm_framework.config import XLLMConfig
+from xllm_framework.errors import XLLMError
+from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.auto_config import max_model_len
+from xllm_runtime.executor import warm_up_input
+from xllm_runtime.platform import NULL_DEVICE
+from xllm_runtime.worker import LLMWorker, LocalWorkerClient, NullWorker, WorkerClient
+
+WARM_UP_TOKENS = 2
+
+logger = logging.getLogger(__name__)
+
+
+class LLMEngine:
+    """Loads the model on every rank, agrees on a pool, and computes steps. Used by one thread.
+
+    Raises:
+        ModelLoadError: the model cannot be loaded.
+        InvalidConfig: an option cannot be met on this machine.
+    """
+
+    def __init__(self, config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> None:
+        self._clients = _start_workers(config, files, args)
+        self.block_size = config.kv_cache.block_size
+        self.num_blocks = min(client.num_blocks_that_fit(self.block_size) for client in self._clients)
+        """Blocks of the pool on each rank, padding block 0 included."""
+        self.max_model_len = max_model_len(config, args, (self.num_blocks - 1) * self.block_size)
+        """Tokens of prompt and output together that one sequence can hold: by model, option and pool."""
+        for client in self._clients:
+            client.allocate_kv_cache(self.num_blocks, self.block_size)
+        self._builder = ForwardInputBuilder(self.block_size, args.eos_token_ids)
+        first = self._clients[0]
+        self.model_impl, self.device, self.dtype = first.model_impl, first.device, first.dtype
+        self.vocab_size = first.vocab_size
+        self._warm_up()
+
+    def execute(self, group: BatchGroup) -> list[ForwardOutput]:
+        """Compute one step: one output a batch of `group`, of which there is one a rank.
+
+        Nothing but KV in the scheduled slots changes, and random numbers depend on seed and position alone: a group
+        that failed can be executed again, whole or one sequence at a time, with the same tokens.
+
+        Raises:
+            EngineDead: a worker is gone.
+            XLLMError: the step failed on a worker; the message begins with the error's class, the log has its trace.
+        """
+        return self._run([self._builder.build(batch) for batch in group.batches])
+
+    def close(self) -> None:
+        """Let the workers go; a second call does nothing."""
+        for client in self._clients:
+            client.close()
+
+    def _run(self, inputs: list[ForwardInput]) -> list[ForwardOutput]:
+        for client, forward_input in zip(self._clients, inputs, strict=True):
+            client.submit(forward_input)
+        outputs = [_collect(client) for client in self._clients]
+        failures = [output for output in outputs if isinstance(output, XLLMError)]
+        if failures:
+            raise failures[0]
+        return [output for output in outputs if isinstance(output, ForwardOutput)]
+
+    def _warm_up(self) -> None:
+        """Run a tiny step, so that the first request does not wait for what libraries do on first use."""
+        self._run([warm_up_input(min(WARM_UP_TOKENS, self.block_size)) for _ in self._clients])
+
+
+def _start_workers(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> list[WorkerClient]:
+    """Return one client a rank; workers on other ranks come with parallelism."""
+    if config.model.device == NULL_DEVICE:
+        return [LocalWorkerClient(NullWorker(config, args))]
+    return [LocalWorkerClient(LLMWorker(config, files, args))]
+
+
+def _collect(client: WorkerClient) -> ForwardOutput | XLLMError:
+    """Return the output or the failure, never raise: the other ranks still have to be waited for."""
+    try:
+        return client.collect()
+    except XLLMError as error:
+        return error
+    except Exception as error:  # whatever a model or a device library raises
+        logger.error("A step failed on %s.", client.device, exc_info=error)
+        failure = XLLMError(f"{type(error).__name__}: {error}")
+        failure.__cause__ = error
+        return failure

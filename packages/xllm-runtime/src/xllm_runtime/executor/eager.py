@@ -1,0 +1,39 @@
+"""Runs the model operation by operation. Right for every model and platform; the only executor that CPU needs.
+
+On CPU the arrays of a `ForwardInput` are taken as they are, without a copy; only token ids and positions are widened.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from xllm_framework.batch import ForwardInput
+from xllm_runtime.attention.metadata import AttentionMetadata
+from xllm_runtime.models.interface import CausalLM
+
+
+class EagerExecutor:
+    """Runs `model` on `device`."""
+
+    def __init__(self, model: CausalLM, device: torch.device) -> None:
+        self._model = model
+        self._device = device
+
+    @torch.inference_mode()
+    def forward(self, forward_input: ForwardInput) -> torch.Tensor:
+        """See `Executor.forward`."""
+        attention = AttentionMetadata(
+            slot_mapping=self._tensor(forward_input.slot_mapping),
+            block_tables=self._tensor(forward_input.block_tables),
+            query_start=self._tensor(forward_input.query_start),
+            seq_lens=self._tensor(forward_input.seq_lens),
+            max_query_len=forward_input.max_query_len,
+        )
+        token_ids = self._tensor(forward_input.token_ids).to(torch.int64)
+        positions = self._tensor(forward_input.positions).to(torch.int64)
+        return self._model.forward(token_ids, positions, attention)
+
+    def _tensor(self, array: npt.NDArray[np.integer]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._device, non_blocking=True)

@@ -1,0 +1,33 @@
+"""Chooses the executor for a model on a platform, and says why the faster ones do not serve."""
+
+from __future__ import annotations
+
+import logging
+
+from xllm_runtime.executor.eager import EagerExecutor
+from xllm_runtime.executor.interface import Executor
+from xllm_runtime.models.interface import CausalLM
+from xllm_runtime.platform import Platform
+
+logger = logging.getLogger(__name__)
+
+
+def explain_executors(platform_name: str) -> dict[str, str | None]:
+    """Return why each executor cannot serve on a platform (cpu, cuda, npu), fastest first; None where it can."""
+    reasons: dict[str, str | None] = {
+        "native": "this version of xllm-kernels has no whole-step decoder",
+        "cuda_graph": "this version captures no CUDA graphs",
+        "npu_graph": "this version captures no NPU graphs",
+    }
+    for name, needed in (("cuda_graph", "cuda"), ("npu_graph", "npu")):
+        if platform_name != needed:
+            reasons[name] = f"it needs a device of kind {needed}"
+    return reasons | {"eager": None}
+
+
+def select_executor(model: CausalLM, platform: Platform) -> Executor:
+    """Return the fastest executor that can run `model` on `platform`."""
+    for name, reason in explain_executors(platform.name).items():
+        if reason is not None:
+            logger.debug("Executor %s is not taken: %s.", name, reason)
+    return EagerExecutor(model, platform.device)

@@ -1,0 +1,90 @@
+"""How an engine talks to a worker. The engine cannot tell a worker in its own process from one far away."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from xllm_framework.batch import ForwardInput, ForwardOutput
+from xllm_framework.errors import EngineDead
+
+
+class Worker(Protocol):
+    """One rank: a device with a model, which constructing it loads. `allocate_kv_cache` comes before `execute`."""
+
+    model_impl: str
+    device: str
+    dtype: str
+    vocab_size: int
+
+    def num_blocks_that_fit(self, block_size: int) -> int:
+        """Return the size of the KV cache pool in blocks of `block_size` tokens, padding block 0 included."""
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+        """Allocate the pool, zeroed, and bind it to the model."""
+
+    def execute(self, forward_input: ForwardInput) -> ForwardOutput:
+        """Compute one step. Nothing but KV in the input's slots changes, so a step that raised can be repeated."""
+
+
+class WorkerClient(Protocol):
+    """A worker seen from an engine. A step is sent to all ranks before any is waited for."""
+
+    model_impl: str
+    device: str
+    dtype: str
+    vocab_size: int
+
+    def num_blocks_that_fit(self, block_size: int) -> int:
+        """See `Worker.num_blocks_that_fit`."""
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+        """See `Worker.allocate_kv_cache`."""
+
+    def submit(self, forward_input: ForwardInput) -> None:
+        """Send one step. Exactly one `collect` follows before the next `submit`. Never raises what the worker raises."""
+
+    def collect(self) -> ForwardOutput:
+        """Wait for the step's output. Raises what the worker raised, or `EngineDead` when the worker is gone."""
+
+    def close(self) -> None:
+        """Let the worker go; a second call does nothing."""
+
+
+class LocalWorkerClient:
+    """A worker in this process and thread. `collect` computes, so that ranks elsewhere already compute meanwhile."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.model_impl = worker.model_impl
+        self.device = worker.device
+        self.dtype = worker.dtype
+        self.vocab_size = worker.vocab_size
+        self._worker: Worker | None = worker
+        self._submitted: ForwardInput | None = None
+
+    def num_blocks_that_fit(self, block_size: int) -> int:
+        """See `Worker.num_blocks_that_fit`."""
+        return self._living_worker().num_blocks_that_fit(block_size)
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+        """See `Worker.allocate_kv_cache`."""
+        self._living_worker().allocate_kv_cache(num_blocks, block_size)
+
+    def submit(self, forward_input: ForwardInput) -> None:
+        """See `WorkerClient.submit`."""
+        self._submitted = forward_input
+
+    def collect(self) -> ForwardOutput:
+        """See `WorkerClient.collect`."""
+        forward_input, self._submitted = self._submitted, None
+        if forward_input is None:
+            raise EngineDead("A step was collected from a worker that was given none.")
+        return self._living_worker().execute(forward_input)
+
+    def close(self) -> None:
+        """See `WorkerClient.close`."""
+        self._worker = None
+
+    def _living_worker(self) -> Worker:
+        if self._worker is None:
+            raise EngineDead("The worker is closed.")
+        return self._worker

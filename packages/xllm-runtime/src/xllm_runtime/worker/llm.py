@@ -1,0 +1,81 @@
+"""One rank of a language model: from a `ForwardInput` to a `ForwardOutput`.
+
+What may not be added here: anything about requests, text or scheduling; how a model is built or weights are read
+(`loading`), how large the cache is (`kv_cache`), how the forward pass runs (an executor), how a token is chosen
+(`sampling`); a branch for one model, one device or one feature. `execute` stays a list of what happens, in order.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from xllm_framework.batch import ForwardInput, ForwardOutput
+from xllm_framework.config import XLLMConfig
+from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.auto_config import max_model_len
+from xllm_runtime.executor import select_executor
+from xllm_runtime.models.registry import select_model
+from xllm_runtime.platform import select_platform
+from xllm_runtime.sampling import LogprobRows, prompt_logprobs, sample
+from xllm_runtime.worker.kv_cache import CacheDemand, allocate, block_bytes, num_blocks_that_fit
+from xllm_runtime.worker.loading import load_model, select_dtype
+
+
+class LLMWorker:
+    """A model with its KV cache on one device. See `Worker` for what each method promises.
+
+    Raises:
+        InvalidConfig: the device cannot be used, or the cache has no room.
+        ModelLoadError: the model cannot be loaded, or no implementation serves it.
+    """
+
+    def __init__(self, config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> None:
+        self._config = config
+        self._platform = select_platform(config.model.device)
+        self._platform.set_threads(config.execution.threads)
+        choice = select_model(args, config.model)
+        dtype = select_dtype(config.model, args, self._platform)
+        self._model = load_model(choice, files, args, config.load, dtype, self._platform.device)
+        self._executor = select_executor(self._model, self._platform)
+        self._demand = CacheDemand(max_model_len(config, args, sys.maxsize), config.scheduler.max_num_seqs)
+        self.model_impl = choice.model_impl
+        self.device = str(self._platform.device)
+        self.dtype = str(dtype).removeprefix("torch.")
+        self.vocab_size = args.vocab_size
+
+    def num_blocks_that_fit(self, block_size: int) -> int:
+        """See `Worker.num_blocks_that_fit`; what the weights take is known, for they are loaded."""
+        shapes, config = self._model.kv_cache_shapes(), self._config.kv_cache
+        is_cpu = self._platform.name == "cpu"
+        num_bytes = block_bytes(shapes, block_size)
+        return num_blocks_that_fit(config, self._demand, num_bytes, block_size, self._platform.memory(), is_cpu=is_cpu)
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+        """See `Worker.allocate_kv_cache`."""
+        self._model.bind_kv_cache(allocate(self._model.kv_cache_shapes(), num_blocks, block_size, self._platform))
+
+    @torch.inference_mode()
+    def execute(self, forward_input: ForwardInput) -> ForwardOutput:
+        """Forward, logits of the sampled rows, tokens; then the log-probabilities of prompt tokens that were asked for."""
+        hidden = self._executor.forward(forward_input)
+        logits = self._model.compute_logits(hidden[self._to_device(forward_input.sample_rows)])
+        output = sample(logits, forward_input.sampling)
+        if forward_input.prompt_logprobs:
+            output.prompt_logprobs = {**self._prompt_logprobs(forward_input, hidden)}
+        return output
+
+    def _prompt_logprobs(self, forward_input: ForwardInput, hidden: torch.Tensor) -> dict[int, LogprobRows]:
+        """Return the log-probabilities of the prompt tokens that were asked for, by scheduled sequence."""
+        found = {}
+        for index, num_top, token_ids in forward_input.prompt_logprobs:
+            rows = hidden[forward_input.query_start[index] :][: len(token_ids)]
+            targets = self._to_device(token_ids.astype(np.int64))
+            found[index] = prompt_logprobs(self._model.compute_logits, rows, targets, num_top, self.vocab_size)
+        return found
+
+    def _to_device(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
+        return torch.from_numpy(array).to(self._platform.device)
