@@ -56,17 +56,19 @@ def bind(config: ServiceConfig) -> socket.socket:
     Raises:
         InvalidConfig: the address cannot be bound; the message names it.
     """
+    if not 0 <= config.port <= 65535:
+        raise InvalidConfig(f"The port of the address must be from 0 to 65535, not {config.port}.")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise InvalidConfig(f"The address {config.host}:{config.port} is not valid: {error}.") from error
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         listener.close()
         raise InvalidConfig(f"The address {config.host}:{config.port} cannot be bound: {error}.") from error
     return listener

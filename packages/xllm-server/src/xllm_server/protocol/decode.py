@@ -18,7 +18,7 @@ from xllm_server.protocol.unsupported import refuse_unsupported
 RequestT = TypeVar("RequestT", bound=msgspec.Struct)
 
 _LOCATION = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
-_LAST_KEY = re.compile(r'"([A-Za-z_]\w*)"\s*:\s*$')
+_LAST_KEY = re.compile(r'"([A-Za-z_]\w*)"\s*:\s*(?:"[^"]*)?$')
 
 
 def check_content_type(content_type: str | None) -> None:
@@ -67,6 +67,6 @@ def convert_request(content: dict[str, Any], request_type: type[RequestT]) -> Re
 
 
 def _key_before(error: orjson.JSONDecodeError) -> str | None:
-    """Return the object key right before the fault, when there is one."""
+    """Return the object key whose value holds the fault, when that is easy to see."""
     match = _LAST_KEY.search(error.doc[max(0, error.pos - 200) : error.pos])
     return match[1] if match else None
