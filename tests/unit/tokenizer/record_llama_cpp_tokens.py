@@ -1,3 +1,4 @@
+# ruff: noqa: SIM905  # word lists read better as text
 """Records how llama.cpp tokenises mixed random strings with the embedded demo model's vocabulary.
 
 Run it with an interpreter that has llama-cpp-python (version 0.3.36 made the file that is checked in):

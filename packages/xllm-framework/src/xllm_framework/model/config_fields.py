@@ -39,12 +39,13 @@ class ConfigFields:
         if value is None:
             if default is None:
                 self.fail(f"the field {' or '.join(names)} is missing")
+            if default < 1:
+                self.fail(f"{names[0]} is missing and the other sizes do not give one")
             return default
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MAX_INTEGER:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= MAX_INTEGER or value != int(value):
             self.fail(f"{self._name(names)} is {value!r}, not a positive integer")
-        return value
+        return int(value)
 
     def number(self, *names: str, default: float) -> float:
         """Return a positive finite number."""
