@@ -1,3 +1,4 @@
+# ruff: noqa: N999
 """The extension module: checked launchers, without the defaults and allocations of `xllm_kernels.ops`."""
 
 from xllm_kernels.ops.tensor import Tensor

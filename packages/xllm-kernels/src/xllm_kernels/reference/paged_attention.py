@@ -46,4 +46,5 @@ def _attend(query: Array, keys: Array, values: Array, scale: float) -> Array:
     scores = np.einsum("hd,khd->hk", query.astype(np.float64), keys) * scale
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    return np.einsum("hk,khd->hd", weights, values).astype(np.float32)
+    out: Array = np.einsum("hk,khd->hd", weights, values).astype(np.float32)
+    return out

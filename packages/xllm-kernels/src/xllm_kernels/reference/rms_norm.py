@@ -11,7 +11,8 @@ Array = NDArray[np.float32]
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """x [T, H], weight [H] -> [T, H]."""
     mean_square = np.mean(x.astype(np.float64) ** 2, axis=-1, keepdims=True)
-    return (x / np.sqrt(mean_square + eps) * weight).astype(np.float32)
+    out: Array = (x / np.sqrt(mean_square + eps) * weight).astype(np.float32)
+    return out
 
 
 def add_rms_norm(x: Array, residual: Array, weight: Array, eps: float) -> tuple[Array, Array]:
