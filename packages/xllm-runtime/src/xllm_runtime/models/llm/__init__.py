@@ -1,1 +1,1 @@
-"""placeholder."""
+"""Language models in the `python` implementation: torch modules over paged KV."""

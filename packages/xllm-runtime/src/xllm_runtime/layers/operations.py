@@ -1,0 +1,55 @@
+"""The small operations that layers share, behind one protocol, and the choice of who computes them.
+
+Chosen once when a model is built: the kernels of xllm-kernels on CPU, torch everywhere else. Knows nothing of layers.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, cast
+
+import torch
+
+KERNEL_DTYPES = (torch.float32, torch.bfloat16)
+KERNEL_NAMES = ("rms_norm", "add_rms_norm", "rotary_embedding", "silu_and_mul")
+
+
+class Operations(Protocol):
+    """`xllm_kernels.ops` and `torch_operations` are modules of this shape; T rows throughout."""
+
+    def rms_norm(
+        self, x: torch.Tensor, weight: torch.Tensor, eps: float, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """Return x / sqrt(mean(x^2) + eps) * weight over the last axis: [T, H] with weight [H] -> [T, H]."""
+
+    def add_rms_norm(self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+        """Set `residual` to x + residual and `x` to its RMSNorm; both [T, H], changed in place."""
+
+    def rotary_embedding(
+        self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, cos_sin_cache: torch.Tensor
+    ) -> None:
+        """Rotate query [T, Hq, D] and key [T, Hk, D] in place, half-split.
+
+        `positions` int64 [T]; `cos_sin_cache` float32 [max_position, rotary_dim]: cosines, then sines.
+        """
+
+    def silu_and_mul(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return silu(x[:, :I]) * x[:, I:]: [T, 2 I] -> [T, I]."""
+
+
+def select_operations(dtype: torch.dtype, device: torch.device, name: str = "auto") -> Operations:
+    """Return the kernels where they serve `dtype` on `device`, else torch; `name` "torch" forces torch."""
+    if name == "auto" and device.type == "cpu" and dtype in KERNEL_DTYPES and _has_kernels():
+        from xllm_kernels import ops
+
+        return cast("Operations", ops)
+    from xllm_runtime.layers import torch_operations
+
+    return cast("Operations", torch_operations)
+
+
+def _has_kernels() -> bool:
+    try:
+        from xllm_kernels import explain
+    except ImportError:
+        return False
+    return not any(explain(name, "cpu") for name in KERNEL_NAMES)

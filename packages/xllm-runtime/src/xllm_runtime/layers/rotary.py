@@ -1,0 +1,32 @@
+"""Rotary position embedding from a table. Knows nothing of how frequencies are scaled."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from xllm_framework.model import ModelArgs
+from xllm_runtime.layers.operations import Operations
+from xllm_runtime.layers.rope_frequencies import max_rotary_position, rotary_angles
+
+
+class RotaryEmbedding(nn.Module):
+    """Rotates queries and keys in place, half-split (element i pairs with i + rotary_dim / 2).
+
+    The table is float32 whatever the model's dtype: rounding it changes answers after some tens of tokens.
+    """
+
+    cos_sin_cache: torch.Tensor
+    """float32 [max_position, rotary_dim]: cosines, then sines."""
+
+    def __init__(self, args: ModelArgs, operations: Operations) -> None:
+        super().__init__()
+        positions = torch.arange(max_rotary_position(args), device="cpu")
+        angles, factor = rotary_angles(args, positions)
+        table = torch.cat((angles.cos() * factor, angles.sin() * factor), -1)
+        self.register_buffer("cos_sin_cache", table.to(torch.get_default_device()), persistent=False)
+        self._operations = operations
+
+    def forward(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> None:
+        """Rotate query [T, Hq, D] and key [T, Hk, D] in place by `positions` [T], each below max_position."""
+        self._operations.rotary_embedding(positions, query, key, self.cos_sin_cache)

@@ -1,0 +1,240 @@
+"""The Llama family: Llama, Qwen2, Qwen3 and what has their shape. Settings of `ModelArgs` are all that tells them apart.
+
+    hidden = embed(token_ids)
+    for each layer:  hidden += attention(norm(hidden));  hidden += mlp(norm(hidden))
+    logits = head(norm(hidden))
+
+Knows nothing of batches: rows are tokens, and `AttentionMetadata` says which sequence each belongs to. This file stays
+one model; what differs in more than a setting gets a file of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from xllm_framework.model import ModelArgs
+from xllm_runtime.attention import AttentionMetadata, AttentionSpec, select_attention
+from xllm_runtime.layers.embedding import Embedding
+from xllm_runtime.layers.linear import Linear
+from xllm_runtime.layers.norm import RMSNorm
+from xllm_runtime.layers.operations import Operations, select_operations
+from xllm_runtime.layers.parameter import WeightTargets, fill_targets
+from xllm_runtime.layers.rope_frequencies import KINDS as ROPE_KINDS
+from xllm_runtime.layers.rotary import RotaryEmbedding
+from xllm_runtime.models.interface import KVCacheShape
+
+
+@dataclass(frozen=True, slots=True)
+class Blueprint:
+    """What every layer of one model is built from."""
+
+    args: ModelArgs
+    dtype: torch.dtype
+    operations: Operations
+    rotary: RotaryEmbedding
+    attention_backend: str
+
+    def norm(self, size: int) -> RMSNorm:
+        """Return a new norm over `size` numbers."""
+        return RMSNorm(size, self.args.rms_norm_eps, self.dtype, self.operations)
+
+    def linear(self, in_features: int, *parts: tuple[str, int], has_bias: bool) -> Linear:
+        """Return a new linear layer of `parts`: (name in the checkpoint, output rows)."""
+        return Linear(in_features, parts, has_bias=has_bias, dtype=self.dtype)
+
+
+class LlamaAttention(nn.Module):
+    """Grouped-query attention with rotary positions, over one layer's paged KV."""
+
+    def __init__(self, blueprint: Blueprint, layer: int) -> None:
+        super().__init__()
+        args = blueprint.args
+        self._num_heads, self._num_kv_heads, self._head_dim = args.num_heads, args.num_kv_heads, args.head_dim
+        self._sizes = [heads * args.head_dim for heads in (args.num_heads, args.num_kv_heads, args.num_kv_heads)]
+        query_size, kv_size, _ = self._sizes
+        self.qkv_proj = blueprint.linear(
+            args.hidden_size,
+            ("q_proj", query_size),
+            ("k_proj", kv_size),
+            ("v_proj", kv_size),
+            has_bias=args.has_qkv_bias,
+        )
+        self.o_proj = blueprint.linear(query_size, ("o_proj", args.hidden_size), has_bias=args.has_output_bias)
+        self.q_norm = blueprint.norm(args.head_dim) if args.has_qk_norm else None
+        self.k_norm = blueprint.norm(args.head_dim) if args.has_qk_norm else None
+        self.rotary = blueprint.rotary
+        spec = attention_spec(args, layer, blueprint.dtype)
+        self._attention = select_attention(spec, blueprint.attention_backend)
+        self._kv_cache: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def bind_kv_cache(self, kv_cache: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Use (K, V), each [num_blocks, block_size, num_kv_heads, head_dim], from now on."""
+        self._kv_cache = kv_cache
+
+    def forward(self, x: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden]."""
+        query, key, value = self.qkv_proj(x).split(self._sizes, -1)
+        query = query.unflatten(-1, (self._num_heads, self._head_dim))
+        key = key.unflatten(-1, (self._num_kv_heads, self._head_dim))
+        value = value.unflatten(-1, (self._num_kv_heads, self._head_dim))
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        self.rotary(positions, query, key)
+        if self._kv_cache is None:
+            raise RuntimeError("bind_kv_cache must come before forward")
+        attended = self._attention.forward(query, key, value, self._kv_cache, attention)
+        output: torch.Tensor = self.o_proj(attended.flatten(1))
+        return output
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield the tensors under `prefix`."""
+        yield from self.qkv_proj.weight_targets(prefix)
+        yield from self.o_proj.weight_targets(prefix)
+        if self.q_norm is not None and self.k_norm is not None:
+            yield from self.q_norm.weight_targets(f"{prefix}.q_norm")
+            yield from self.k_norm.weight_targets(f"{prefix}.k_norm")
+
+
+class LlamaMLP(nn.Module):
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        super().__init__()
+        args = blueprint.args
+        hidden, inner, has_bias = args.hidden_size, args.intermediate_size, args.has_mlp_bias
+        self.gate_up_proj = blueprint.linear(hidden, ("gate_proj", inner), ("up_proj", inner), has_bias=has_bias)
+        self.down_proj = blueprint.linear(inner, ("down_proj", hidden), has_bias=has_bias)
+        self._operations = blueprint.operations
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden]."""
+        output: torch.Tensor = self.down_proj(self._operations.silu_and_mul(self.gate_up_proj(x)))
+        return output
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield the tensors under `prefix`."""
+        yield from self.gate_up_proj.weight_targets(prefix)
+        yield from self.down_proj.weight_targets(prefix)
+
+
+class LlamaDecoderLayer(nn.Module):
+    """Attention and MLP, each normed before and added to the residual after."""
+
+    def __init__(self, blueprint: Blueprint, layer: int) -> None:
+        super().__init__()
+        self.input_layernorm = blueprint.norm(blueprint.args.hidden_size)
+        self.self_attn = LlamaAttention(blueprint, layer)
+        self.post_attention_layernorm = blueprint.norm(blueprint.args.hidden_size)
+        self.mlp = LlamaMLP(blueprint)
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata
+    ) -> torch.Tensor:
+        """Take the last layer's output `x` [T, hidden], not yet added to `residual`; return this layer's.
+
+        `residual` [T, hidden] is the running sum and changes in place, so does `x`.
+        """
+        self.input_layernorm.add(x, residual)
+        x = self.self_attn(x, positions, attention)
+        self.post_attention_layernorm.add(x, residual)
+        output: torch.Tensor = self.mlp(x)
+        return output
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield the tensors under `prefix`."""
+        yield from self.input_layernorm.weight_targets(f"{prefix}.input_layernorm")
+        yield from self.self_attn.weight_targets(f"{prefix}.self_attn")
+        yield from self.post_attention_layernorm.weight_targets(f"{prefix}.post_attention_layernorm")
+        yield from self.mlp.weight_targets(f"{prefix}.mlp")
+
+
+class LlamaForCausalLM(nn.Module):
+    """`CausalLM` of the family; see `models.interface`. `attention_backend` and `operations` are for tests and trials."""
+
+    def __init__(
+        self, args: ModelArgs, dtype: torch.dtype, *, attention_backend: str = "auto", operations: str = "auto"
+    ) -> None:
+        super().__init__()
+        self.args = args
+        self._dtype = dtype
+        chosen = select_operations(dtype, torch.get_default_device(), operations)
+        self.embed_tokens = Embedding(args.vocab_size, args.hidden_size, dtype)
+        self.rotary = RotaryEmbedding(args, chosen)
+        blueprint = Blueprint(args, dtype, chosen, self.rotary, attention_backend)
+        self.layers = nn.ModuleList(LlamaDecoderLayer(blueprint, layer) for layer in range(args.num_layers))
+        self.norm = blueprint.norm(args.hidden_size)
+        self.lm_head = None if args.has_tied_embeddings else Embedding(args.vocab_size, args.hidden_size, dtype)
+
+    @classmethod
+    def explain(cls, args: ModelArgs) -> list[str]:
+        """Return every reason why a model of these arguments cannot be computed here."""
+        reasons = []
+        if args.activation not in ("silu", "swish"):
+            reasons.append(f"activation {args.activation!r} is not silu")
+        if args.rope_scaling.kind not in ROPE_KINDS:
+            reasons.append(f"rope type {args.rope_scaling.kind!r} is unknown")
+        if args.raw.get("quantization_config"):
+            method = args.raw["quantization_config"].get("quant_method", "unknown")
+            reasons.append(f"the weights are quantised ({method})")
+        return reasons
+
+    def kv_cache_shapes(self) -> list[KVCacheShape]:
+        """See `CausalLM.kv_cache_shapes`."""
+        return [KVCacheShape(self.args.num_kv_heads, self.args.head_dim, self._dtype)] * self.args.num_layers
+
+    def bind_kv_cache(self, caches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """See `CausalLM.bind_kv_cache`."""
+        for layer, kv_cache in zip(self._decoder_layers(), caches, strict=True):
+            layer.self_attn.bind_kv_cache(kv_cache)
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
+        """See `CausalLM.forward`."""
+        x: torch.Tensor = self.embed_tokens(token_ids)
+        residual = torch.zeros_like(x)
+        for layer in self.layers:
+            x = layer(x, residual, positions, attention)
+        self.norm.add(x, residual)
+        return x
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `CausalLM.compute_logits`."""
+        head = self.embed_tokens if self.lm_head is None else self.lm_head
+        return F.linear(hidden, head.weight).float()
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """See `CausalLM.load_weights`; tensors of the right dtype and device are kept, not copied."""
+        fill_targets(self._weight_targets(), weights, self._is_ignored)
+
+    def _decoder_layers(self) -> list[LlamaDecoderLayer]:
+        return cast("list[LlamaDecoderLayer]", list(self.layers))
+
+    def _weight_targets(self) -> WeightTargets:
+        yield from self.embed_tokens.weight_targets("model.embed_tokens")
+        for index, layer in enumerate(self._decoder_layers()):
+            yield from layer.weight_targets(f"model.layers.{index}")
+        yield from self.norm.weight_targets("model.norm")
+        if self.lm_head is not None:
+            yield from self.lm_head.weight_targets("lm_head")
+
+    def _is_ignored(self, name: str) -> bool:
+        """Old checkpoints store the rotary frequencies, and some a second copy of a tied head."""
+        return name.endswith(".rotary_emb.inv_freq") or (name == "lm_head.weight" and self.args.has_tied_embeddings)
+
+
+def attention_spec(args: ModelArgs, layer: int, dtype: torch.dtype) -> AttentionSpec:
+    """Return what the attention of `layer` looks like on the current default device."""
+    return AttentionSpec(
+        num_heads=args.num_heads,
+        num_kv_heads=args.num_kv_heads,
+        head_dim=args.head_dim,
+        scale=args.head_dim**-0.5,
+        dtype=dtype,
+        device=torch.get_default_device(),
+        sliding_window=args.sliding_window if args.sliding_window and layer in args.sliding_window_layers else 0,
+    )

@@ -1,0 +1,91 @@
+"""Which implementation serves a model: a table of names, third parties' entry points, and reasons for every refusal.
+
+Knows model classes by name only; each is imported when it is considered. A class may have a class method
+`explain(args) -> list[str]` that tells why it cannot compute a model of these arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+import torch
+
+from xllm_framework.config import ModelConfig
+from xllm_framework.errors import UnsupportedModel
+from xllm_framework.model import ModelArgs
+from xllm_runtime.models.interface import CausalLM
+
+ENTRY_POINT_GROUP = "xllm.models"
+"""Third parties register `Architecture = "module:Class"` here; the class is built like ours, and comes before ours."""
+MODELS = {
+    "LlamaForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
+    "MistralForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
+    "Qwen2ForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
+    "Qwen3ForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
+}
+"""Architecture, as config.json has it -> "module:Class" of the `python` implementation."""
+TRANSFORMERS_MODEL = "xllm_runtime.models.transformers_model:TransformersCausalLM"
+IMPLEMENTATIONS = ("native", "python", "transformers")
+"""In the order in which `model_impl` auto tries them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """An implementation that fits."""
+
+    model_impl: str
+    build: Callable[[ModelArgs, torch.dtype], CausalLM]
+    """Return the model without its weights, on the current default device: call it under `torch.device(...)`.
+
+    Raises `UnsupportedModel` for what only shows then.
+    """
+
+
+def select_model(args: ModelArgs, config: ModelConfig) -> ModelChoice:
+    """Return the implementation that `config.model_impl` names, or the first that fits.
+
+    Raises `UnsupportedModel` with every reason of every candidate when none does.
+    """
+    candidates = IMPLEMENTATIONS if config.model_impl == "auto" else (config.model_impl,)
+    refusals = []
+    for model_impl in candidates:
+        path, reasons = _find(model_impl, args)
+        if not reasons:
+            return ModelChoice(model_impl, _load(path))
+        refusals.append(f"{model_impl}: {', '.join(reasons)}")
+    raise UnsupportedModel(f"no implementation fits architecture {args.architecture!r} ({'; '.join(refusals)})")
+
+
+def supported_architectures() -> list[str]:
+    """Return the architectures of the `python` implementation, third parties' included, in alphabetical order."""
+    return sorted({*MODELS, *_third_party_models()})
+
+
+def _find(model_impl: str, args: ModelArgs) -> tuple[str, list[str]]:
+    """Return ("module:Class", reasons against it) of one implementation."""
+    if model_impl == "native":
+        return "", ["xllm-kernels has no whole-step decoder for it"]
+    path = TRANSFORMERS_MODEL
+    if model_impl == "python":
+        path = {**MODELS, **_third_party_models()}.get(args.architecture, "")
+        if not path:
+            return "", [f"only {', '.join(supported_architectures())} are known"]
+    try:
+        explain = getattr(_load(path), "explain", None)
+    except (ImportError, AttributeError) as error:
+        return "", [f"{path} cannot be imported: {error}"]
+    return path, explain(args) if explain is not None else []
+
+
+def _third_party_models() -> dict[str, str]:
+    return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _load(path: str) -> Callable[..., CausalLM]:
+    module, _, attribute = path.partition(":")
+    model_class: Any = getattr(import_module(module), attribute)
+    return model_class  # type: ignore[no-any-return]

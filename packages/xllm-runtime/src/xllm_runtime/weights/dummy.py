@@ -1,0 +1,34 @@
+"""Random weights of the right shapes, for benchmarks without a checkpoint. Knows nothing of models."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import nn
+
+DEVIATION = 0.02
+SEED = 0
+
+
+@runtime_checkable
+class MakesDummyWeights(Protocol):
+    """A module that has no parameters yet and makes random ones itself."""
+
+    def make_dummy_weights(self) -> None:
+        """Take random weights; always the same."""
+
+
+def fill_dummy_weights(module: nn.Module) -> None:
+    """Fill matrices with small normal numbers, biases with 0 and every other vector (norms) with 1; always the same."""
+    if isinstance(module, MakesDummyWeights):
+        module.make_dummy_weights()
+        return
+    generators: dict[torch.device, torch.Generator] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.ndim > 1:
+            device = parameter.device
+            generator = generators.setdefault(device, torch.Generator(device).manual_seed(SEED))
+            parameter.data.normal_(0, DEVIATION, generator=generator)
+        else:
+            parameter.data.fill_(0 if name.endswith("bias") else 1)

@@ -1,0 +1,27 @@
+"""The tensors of a model's files, whatever their format. Knows nothing of what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from xllm_framework.config import LoadConfig
+from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.weights.checkpoint_folder import folder_weights
+
+
+def load_weights(
+    files: ModelFiles, args: ModelArgs, dtype: torch.dtype, load: LoadConfig | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (Hugging Face name, CPU tensor) one at a time; nothing is read before the first is asked for.
+
+    The tensors are views of mapped files: keeping one keeps its file mapped, and none may be written to. Safetensors
+    come in the dtype that they are stored in, GGUF tensors in `dtype`. Raises `ModelLoadError` naming the file.
+    """
+    if files.kind == "hf":
+        yield from folder_weights(files.path)
+    else:
+        from xllm_runtime.weights.gguf_weights import gguf_weights
+
+        yield from gguf_weights(files.path, args, dtype, (load or LoadConfig()).cache_dir)
