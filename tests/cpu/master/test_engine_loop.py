@@ -2,71 +2,30 @@
 
 from __future__ import annotations
 
-import queue
 import random
 
 import pytest
 from xllm_script_model import EOS, NAN, RAISE, TOKENS, script, token_id
 
+from support.engine_side import GREEDY, EngineSide
 from support.script_engine import SCRIPT_ARGS, ScriptEngine
-from xllm_framework.config import SchedulerConfig
 from xllm_framework.errors import EngineDead
-from xllm_framework.kv_cache import BlockManager
-from xllm_framework.request import SamplingParams, StoppingChecker
-from xllm_framework.request.messages import AbortRequests, AddRequest, Shutdown, StepOutputs
-from xllm_runtime.master.loop import EngineLoop
-from xllm_scheduler import Scheduler
-
-GREEDY = SamplingParams(temperature=0.0)
+from xllm_framework.request import SamplingParams
+from xllm_framework.request.messages import AbortRequests, AddRequest, Shutdown
 
 
-class EngineSide:
-    """A loop that is stepped by hand; `tokens`, `reasons` and `errors` collect what each sequence got."""
+class ScriptSide(EngineSide):
+    """An engine side with the script model; prompts may be text."""
 
-    def __init__(
-        self, num_blocks: int = 200, *, max_model_len: int = 2048, enable_prefix_cache: bool = True, **options
-    ):
-        self.engine = ScriptEngine(num_blocks + 1, 16)
-        self.blocks = BlockManager(num_blocks + 1, 16, enable_prefix_cache=enable_prefix_cache)
-        config = SchedulerConfig(**options)
-        self.scheduler = Scheduler(config, self.blocks, StoppingChecker(SCRIPT_ARGS.eos_token_ids, max_model_len))
-        self.inbox: queue.SimpleQueue = queue.SimpleQueue()
-        self.loop = EngineLoop(self.scheduler, self.engine, self.inbox, self._take, check_integrity=True)
-        self.tokens: dict[tuple[str, int], list[int]] = {}
-        self.reasons: dict[tuple[str, int], str] = {}
-        self.errors: dict[tuple[str, int], tuple[str | None, str | None]] = {}
-        self.stats = None
+    def __init__(self, num_blocks: int = 200, **options):
+        eos_token_ids = SCRIPT_ARGS.eos_token_ids
+        super().__init__(ScriptEngine(num_blocks + 1, 16), num_blocks, eos_token_ids=eos_token_ids, **options)
 
     def add(self, request_id: str, prompt: str | list[int], sampling: SamplingParams = GREEDY) -> None:
-        token_ids = encode(prompt) if isinstance(prompt, str) else prompt
-        self.loop._apply(AddRequest(request_id, token_ids, sampling, 0.0))
-
-    def abort(self, *targets: str | tuple[str, int]) -> None:
-        self.loop._apply(AbortRequests(list(targets)))
-
-    def step(self) -> None:
-        self.loop.step()
-
-    def finish(self) -> None:
-        while self.scheduler.has_work:
-            self.step()
+        super().add(request_id, encode(prompt) if isinstance(prompt, str) else prompt, sampling)
 
     def text(self, request_id: str, index: int = 0) -> bytes:
         return b"".join(TOKENS[token] for token in self.tokens[request_id, index])
-
-    @property
-    def holds_nothing(self) -> bool:
-        return self.blocks.num_free_blocks + self.blocks.num_cached_blocks == self.blocks.num_usable_blocks
-
-    def _take(self, outputs: StepOutputs) -> None:
-        self.stats = outputs.stats
-        for delta in outputs.deltas:
-            key = (delta.request_id, delta.index)
-            assert key not in self.reasons, "a sequence has news after its end"
-            self.tokens.setdefault(key, []).extend(delta.token_ids)
-            if delta.finish_reason is not None:
-                self.reasons[key] = delta.finish_reason
-                self.errors[key] = (delta.error, delta.error_kind)
 
 
 def encode(text: str) -> list[int]:
@@ -81,7 +40,7 @@ def encode(text: str) -> list[int]:
 
 
 def test_a_script_comes_out():
-    side = EngineSide()
+    side = ScriptSide()
     side.add("a", script("Hello", " world"))
     side.finish()
     assert side.tokens["a", 0] == [token_id("Hello"), token_id(" world"), token_id(EOS)]
@@ -90,7 +49,7 @@ def test_a_script_comes_out():
 
 
 def test_ignore_eos_goes_on_to_max_tokens():
-    side = EngineSide()
+    side = ScriptSide()
     side.add("a", script("A", "B", EOS), SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=64))
     side.finish()
     assert len(side.tokens["a", 0]) == 64
@@ -101,7 +60,7 @@ def test_ignore_eos_goes_on_to_max_tokens():
 @pytest.mark.parametrize("offset", [-1, 0, 1])
 @pytest.mark.parametrize("blocks", [2, 3, 4])
 def test_a_warm_prefix_changes_nothing_at_block_edges(chunk: int, offset: int, blocks: int):
-    side = EngineSide(max_prefill_chunk=chunk)
+    side = ScriptSide(max_prefill_chunk=chunk)
     spelled = script("The", " end")
     prompt = "x" * (blocks * 16 + offset - len(encode(spelled))) + spelled
     assert len(encode(prompt)) == blocks * 16 + offset
@@ -114,8 +73,8 @@ def test_a_warm_prefix_changes_nothing_at_block_edges(chunk: int, offset: int, b
 
 
 def test_a_preempted_answer_is_complete():
-    def answers(num_blocks: int) -> tuple[EngineSide, list[bytes]]:
-        side = EngineSide(num_blocks, enable_prefix_cache=False)
+    def answers(num_blocks: int) -> tuple[ScriptSide, list[bytes]]:
+        side = ScriptSide(num_blocks, enable_prefix_cache=False)
         for name, letters in (("a", "abcdefg"), ("b", "tuvwxyz")):
             wanted = (letters * 5)[:35]
             spelled = script(*wanted)
@@ -133,7 +92,7 @@ def test_a_preempted_answer_is_complete():
 
 
 def test_an_abort_frees_blocks_within_one_step():
-    side = EngineSide(enable_prefix_cache=False)
+    side = ScriptSide(enable_prefix_cache=False)
     side.add("a", script(*["x"] * 50))
     side.add("b", script("y"))
     side.step()
@@ -147,7 +106,7 @@ def test_an_abort_frees_blocks_within_one_step():
 
 
 def test_one_sequence_of_several_is_aborted_alone():
-    side = EngineSide()
+    side = ScriptSide()
     side.add("a", script(*"xyz"), SamplingParams(temperature=0.0, n=3))
     side.step()
     side.abort(("a", 1))
@@ -158,7 +117,7 @@ def test_one_sequence_of_several_is_aborted_alone():
 
 @pytest.mark.parametrize("max_num_batched_tokens", [32, 2048])
 def test_a_raising_sequence_fails_alone(max_num_batched_tokens: int):
-    side = EngineSide(max_num_batched_tokens=max_num_batched_tokens)
+    side = ScriptSide(max_num_batched_tokens=max_num_batched_tokens)
     side.add("good", script(*"abcdefgh"))
     side.add("bad", script("a", "b", "c", RAISE))
     side.add("later", script(*"xyz"), SamplingParams(temperature=0.0, n=2))
@@ -172,7 +131,7 @@ def test_a_raising_sequence_fails_alone(max_num_batched_tokens: int):
 
 
 def test_logits_that_are_not_finite_fail_one_request():
-    side = EngineSide()
+    side = ScriptSide()
     side.add("bad", script("a", NAN, "b"))
     side.add("good", script(*"abc"))
     side.finish()
@@ -182,7 +141,7 @@ def test_logits_that_are_not_finite_fail_one_request():
 
 
 def test_a_dead_engine_ends_the_loop():
-    side = EngineSide()
+    side = ScriptSide()
     side.add("a", script("x"))
     side.engine.is_dead = True
     with pytest.raises(EngineDead):
@@ -190,7 +149,7 @@ def test_a_dead_engine_ends_the_loop():
 
 
 def test_run_ends_on_shutdown():
-    side = EngineSide()
+    side = ScriptSide()
     side.inbox.put(AddRequest("a", encode(script("x")), GREEDY, 0.0))
     side.inbox.put(AbortRequests(["nobody"]))
     side.inbox.put(Shutdown())
@@ -210,7 +169,7 @@ def test_200_random_requests_with_aborts_in_24_blocks():
             made.append((f"r{number}", padding + encode(script(*answer)), answer, sampling))
         return made
 
-    side = EngineSide(24, max_model_len=24 * 16, max_num_batched_tokens=64, max_num_seqs=8)
+    side = ScriptSide(24, max_model_len=24 * 16, max_num_batched_tokens=64, max_num_seqs=8)
     aborted = set()
     waiting = requests()
     everything = list(waiting)

@@ -84,9 +84,10 @@ class EngineLoop:
                 return True
             if isinstance(message, Shutdown):
                 return False
-            self._apply(message)
+            self.apply(message)
 
-    def _apply(self, message: AddRequest | AbortRequests) -> None:
+    def apply(self, message: AddRequest | AbortRequests) -> None:
+        """Add a request, or abort some; between two steps."""
         if isinstance(message, AbortRequests):
             self._scheduler.abort(message.request_ids)
             return

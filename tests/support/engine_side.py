@@ -1,0 +1,78 @@
+"""An engine side that a test steps by hand: a real loop and scheduler over an engine of the test's choice."""
+
+from __future__ import annotations
+
+import queue
+from typing import Any
+
+from xllm_framework.config import SchedulerConfig
+from xllm_framework.kv_cache import BlockManager
+from xllm_framework.request import SamplingParams, StoppingChecker
+from xllm_framework.request.messages import AbortRequests, AddRequest, EngineStats, StepOutputs, ToEngine
+from xllm_runtime.master.isolation import Engine
+from xllm_runtime.master.loop import EngineLoop
+from xllm_scheduler import Scheduler
+
+BLOCK_SIZE = 16
+GREEDY = SamplingParams(temperature=0.0)
+
+
+class EngineSide:
+    """`tokens`, `reasons` and `errors` collect what each sequence (request id, index) got.
+
+    `num_blocks` is the pool that the scheduler uses, without padding; the engine's own may be larger. `options` are
+    `SchedulerConfig`'s.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        num_blocks: int = 200,
+        *,
+        max_model_len: int = 2048,
+        eos_token_ids: tuple[int, ...] = (),
+        enable_prefix_cache: bool = True,
+        **options: Any,
+    ) -> None:
+        self.engine = engine
+        self.blocks = BlockManager(num_blocks + 1, BLOCK_SIZE, enable_prefix_cache=enable_prefix_cache)
+        config = SchedulerConfig(**options)
+        self.scheduler = Scheduler(config, self.blocks, StoppingChecker(eos_token_ids, max_model_len))
+        self.inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self.loop = EngineLoop(self.scheduler, self.engine, self.inbox, self._take, check_integrity=True)
+        self.tokens: dict[tuple[str, int], list[int]] = {}
+        self.reasons: dict[tuple[str, int], str] = {}
+        self.errors: dict[tuple[str, int], tuple[str | None, str | None]] = {}
+        self.stats = EngineStats()
+
+    def add(self, request_id: str, token_ids: list[int], sampling: SamplingParams = GREEDY) -> None:
+        """Queue a request."""
+        self.loop.apply(AddRequest(request_id, token_ids, sampling, 0.0))
+
+    def abort(self, *targets: str | tuple[str, int]) -> None:
+        """Abort requests, or single sequences."""
+        self.loop.apply(AbortRequests(list(targets)))
+
+    def step(self) -> None:
+        """Run one step; its invariants are checked."""
+        self.loop.step()
+
+    def finish(self) -> None:
+        """Step until nothing is left to do."""
+        while self.scheduler.has_work:
+            self.step()
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether every block is free, or held by the prefix cache alone."""
+        return self.blocks.num_free_blocks + self.blocks.num_cached_blocks == self.blocks.num_usable_blocks
+
+    def _take(self, outputs: StepOutputs) -> None:
+        self.stats = outputs.stats
+        for delta in outputs.deltas:
+            key = (delta.request_id, delta.index)
+            assert key not in self.reasons, "a sequence has news after its end"
+            self.tokens.setdefault(key, []).extend(delta.token_ids)
+            if delta.finish_reason is not None:
+                self.reasons[key] = delta.finish_reason
+                self.errors[key] = (delta.error, delta.error_kind)
