@@ -69,7 +69,7 @@ def is_near_a_border(logits: np.ndarray, row: Row) -> bool:
 
 
 @given(batches())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 def test_gives_the_token_that_the_options_mean(batch):
     logits, rows = batch
     tokens = draw(logits, rows)
@@ -79,7 +79,7 @@ def test_gives_the_token_that_the_options_mean(batch):
 
 
 @given(batches(), st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 def test_a_row_is_the_same_to_the_bit_alone_and_in_any_batch(batch, random):
     logits, rows = batch
     order = random.sample(range(len(rows)), len(rows))
@@ -230,7 +230,7 @@ def test_logprobs_are_the_models_own():
 
 
 @given(batches())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_slicing_rows_changes_nothing(batch):
     logits, rows = batch
     assume(len(rows) > 1)

@@ -66,18 +66,23 @@ def draw(logits: torch.Tensor, best: torch.Tensor, rows: DrawRows) -> torch.Tens
     """
     vocab_size = logits.shape[1]
     scaled = logits.sub_(best.unsqueeze(1)).div_(rows.temperature.unsqueeze(1))
-    tokens = torch.empty(len(scaled), dtype=torch.int64, device=scaled.device)
     needs_ranking = (rows.top_k < vocab_size) | (rows.top_p < 1.0)
+    tokens = torch.empty(len(scaled), dtype=torch.int64, device=scaled.device)
     plain = (~needs_ranking).nonzero().squeeze(1)
     if len(plain):
-        tokens[plain] = _draw_from_all(scaled[plain], rows[plain])
+        tokens[plain] = _draw_from_all(_take(scaled, plain), rows[plain])
     pending = needs_ranking.nonzero().squeeze(1)
     for width in (FIRST_WIDTH, SECOND_WIDTH, vocab_size):
         if len(pending):
-            drawn, is_settled = _draw_from_best(scaled[pending], rows[pending], min(width, vocab_size))
+            drawn, is_settled = _draw_from_best(_take(scaled, pending), rows[pending], min(width, vocab_size))
             tokens[pending] = drawn
             pending = pending[~is_settled]
     return tokens
+
+
+def _take(scaled: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Return the rows `index`, in rising order, of `scaled` [R, V]; without a copy when that is all of them."""
+    return scaled if len(index) == len(scaled) else scaled.index_select(0, index)
 
 
 def _draw_from_all(scaled: torch.Tensor, rows: DrawRows) -> torch.Tensor:
@@ -99,7 +104,7 @@ def _draw_from_best(scaled: torch.Tensor, rows: DrawRows, width: int) -> tuple[t
     total = mass[:, -1:].clone()
     unbounded = (rows.top_k == vocab_size).nonzero().squeeze(1)
     if len(unbounded):  # the largest weight is 1, so the largest probability is 1 / total
-        total[unbounded] = 1.0 / torch.softmax(scaled[unbounded], dim=-1).amax(-1, keepdim=True).double()
+        total[unbounded] = 1.0 / torch.softmax(_take(scaled, unbounded), dim=-1).amax(-1, keepdim=True).double()
     needed = (top_p - MASS_ROUNDING) * total
     is_settled = (top_k <= width) | ((top_k == vocab_size) & (mass[:, -1:] >= needed))
     is_kept = ((mass - weights < needed) | (top_p == 1.0) | (rank == 0)) & (weights >= rows.min_p.unsqueeze(1))

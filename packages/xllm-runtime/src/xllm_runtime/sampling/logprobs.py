@@ -62,5 +62,5 @@ def prompt_logprobs(
 def _token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> LogprobRows:
     logprobs = torch.log_softmax(logits, dim=-1)
     chosen = logprobs.gather(1, token_ids.unsqueeze(1)).squeeze(1)
-    top, ids = best_tokens(logprobs, min(num_top, logits.shape[1]))
+    top, ids = best_tokens(logprobs, min(num_top, logits.shape[1])) if num_top else (logprobs[:, :0], logprobs[:, :0])
     return LogprobRows(chosen.cpu().numpy(), ids.to(torch.int32).cpu().numpy(), top.cpu().numpy())

@@ -18,7 +18,7 @@ def most_probable(logits: torch.Tensor) -> torch.Tensor:
 
 
 def best_tokens(logits: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (logits, token ids) [R, width] of the best tokens of `logits` [R, V] in order; `width` is at most V."""
+    """Return (logits, token ids) [R, width] of the best tokens of `logits` [R, V] in order; `width` is from 1 to V."""
     if 2 * width >= logits.shape[1]:
         values, ids = torch.sort(logits, dim=-1, descending=True, stable=True)
         return values[:, :width], ids[:, :width]
@@ -27,7 +27,7 @@ def best_tokens(logits: torch.Tensor, width: int) -> tuple[torch.Tensor, torch.T
     values, ids = values[:, :width], ids[:, :width].contiguous()
     if goes_on.any():
         rows = goes_on.nonzero().squeeze(1)
-        ids[rows] = _with_first_equals(logits[rows], values[rows], ids[rows])
+        ids[rows] = _with_first_equals(logits.index_select(0, rows), values[rows], ids[rows])
     ids, order = ids.sort(dim=-1)
     values, order = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
     return values, ids.gather(1, order)

@@ -27,7 +27,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> ForwardOutput:
     are not affected. Minus infinity is a logit that bars its token.
     """
     asked = np.flatnonzero(rows.num_logprobs >= 0)
-    reported = logits[torch.from_numpy(asked).to(logits.device)] if len(asked) else logits[:0]
+    reported = logits.index_select(0, torch.from_numpy(asked).to(logits.device)) if len(asked) else logits[:0]
     adjust(logits, rows)
     tokens = most_probable(logits)
     best = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
@@ -38,7 +38,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> ForwardOutput:
     for piece in row_slices(len(drawn), logits.shape[1]) if len(drawn) else ():
         chosen = drawn[piece]
         index = torch.from_numpy(chosen).to(logits.device)
-        drawn_tokens = draw(logits[index], best[index], DrawRows.take(rows, chosen, logits))
+        drawn_tokens = draw(logits.index_select(0, index), best[index], DrawRows.take(rows, chosen, logits))
         token_ids[chosen] = drawn_tokens.cpu().numpy()
     output = ForwardOutput(token_ids, errors=errors or None)
     if len(asked):
