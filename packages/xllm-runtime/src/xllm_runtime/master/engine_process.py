@@ -49,7 +49,7 @@ def main() -> int:
     line = sys.stdin.buffer.readline()
     if not line:
         return 1
-    files = msgspec.json.decode(line, type=ModelFiles)
+    files = msgspec.json.decode(line, type=ModelFiles, dec_hook=lambda kind, text: kind(text))  # kind: Path
     inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
     outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), name="xllm-receive", daemon=True).start()
