@@ -91,7 +91,10 @@ bool Tensor::read_exchange_table(nb::handle object) {
   const ExchangeTable* table = exchange_table_of(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
   if (table == nullptr) return false;
   nb::dlpack::dltensor view{};
-  if (table->tensor_from_object(object.ptr(), &view) != 0) throw nb::python_error();
+  if (table->tensor_from_object(object.ptr(), &view) != 0) {
+    PyErr_Clear();  // torch's error carries a C++ stack; all its causes come to this
+    fail(std::string(name_) + " must be on the CPU and dense (neither meta, sparse nor quantised)");
+  }
   if (view.device.device_type != nb::device::cpu::value) fail(std::string(name_) + " must be on the CPU");
   if (view.ndim > kMaxDims) fail(std::string(name_) + " has more than 4 dimensions");
   const std::optional<Scalar> scalar = scalar_of(view.dtype);
@@ -160,9 +163,10 @@ void Tensor::expect_same_dtype(const Tensor& other) const {
 }
 
 void Tensor::expect_dense_from(int first) const {
+  for (int dim = 0; dim < num_dims_; ++dim)
+    if (sizes_[dim] == 0) return;
   int64_t dense = 1;
   for (int dim = num_dims_ - 1; dim >= first; --dim) {
-    if (sizes_[dim] == 0) return;
     if (sizes_[dim] > 1 && strides_[dim] != dense)
       fail(std::string(name_) + " must be contiguous" + (first > 0 ? " within dimension 0" : ""));
     dense *= sizes_[dim];

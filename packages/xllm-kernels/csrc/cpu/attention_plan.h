@@ -20,10 +20,11 @@ struct AttentionItem {
   int32_t num_rows;
   int32_t first_split;
   int32_t end_split;
-  int64_t partial_index;  // -1: covers all splits and writes the output; else which partial result it leaves
+  int64_t partial_offset;  // -1: covers all splits and writes the output; else where, in floats, it leaves a partial
 };
 
 // Floats of one partial result: for each of `rows` (query rows x heads of the group) maximum, sum and accumulator.
+// The partial results of one item's splits lie one after the other.
 static constexpr int64_t partial_size(int64_t rows, int64_t padded_head_dim) { return rows * (padded_head_dim + 2); }
 
 // Head dimension rounded up to a whole number of the widest vectors.

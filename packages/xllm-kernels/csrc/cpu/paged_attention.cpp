@@ -18,12 +18,16 @@ constexpr int64_t kRowsPerItem = 64;
 // Items a thread should have to choose from, so that none waits long for the last one.
 constexpr int64_t kItemsPerThread = 4;
 
+// A run of items that leave partial results of the same rows.
+struct Merge {
+  int64_t first_item;
+  int64_t num_items;
+};
+
 struct Plan {
   std::vector<AttentionItem> items;
-  std::vector<int64_t> merges;  // index of the first item of each run that leaves partial results, and their number
-  std::vector<int64_t> merge_lengths;
-  int64_t num_partials = 0;
-  int64_t partial_rows = 0;     // of the largest partial result
+  std::vector<Merge> merges;
+  int64_t partial_floats = 0;  // of all partial results
 };
 
 int64_t rows_of(const PagedAttentionArgs& args, int64_t sequence) {
@@ -61,19 +65,18 @@ Plan make_plan(const PagedAttentionArgs& args) {
           plan.items.push_back(item);
           continue;
         }
-        plan.merges.push_back(static_cast<int64_t>(plan.items.size()));
-        plan.merge_lengths.push_back(item.end_split - item.first_split);
+        plan.merges.push_back({static_cast<int64_t>(plan.items.size()), item.end_split - item.first_split});
         for (int32_t split = item.first_split; split < item.end_split; ++split) {
           AttentionItem piece = item;
           piece.first_split = split;
           piece.end_split = split + 1;
-          piece.partial_index = plan.num_partials++;
+          piece.partial_offset = plan.partial_floats;
+          plan.partial_floats += partial_size(item.num_rows * group, padded_head_dim(args.head_dim));
           plan.items.push_back(piece);
         }
       }
     }
   }
-  plan.partial_rows = rows_per_item * group;
   return plan;
 }
 
@@ -93,9 +96,9 @@ void run_items(void* context, int64_t begin, int64_t end) {
 void run_merges(void* context, int64_t begin, int64_t end) {
   const Call& call = *static_cast<const Call*>(context);
   for (int64_t i = begin; i < end; ++i) {
-    const size_t merge = static_cast<size_t>(i);
-    const AttentionItem& first = call.plan.items[static_cast<size_t>(call.plan.merges[merge])];
-    kernels().merge_partials(call.args, first, call.plan.merge_lengths[merge], call.partials);
+    const Merge& merge = call.plan.merges[static_cast<size_t>(i)];
+    const AttentionItem& first = call.plan.items[static_cast<size_t>(merge.first_item)];
+    kernels().merge_partials(call.args, first, merge.num_items, call.partials);
   }
 }
 
@@ -104,10 +107,7 @@ void run_merges(void* context, int64_t begin, int64_t end) {
 void paged_attention(const PagedAttentionArgs& args) {
   const Plan plan = make_plan(args);
   std::unique_ptr<float[]> partials;
-  if (plan.num_partials > 0) {
-    const int64_t size = partial_size(plan.partial_rows, padded_head_dim(args.head_dim));
-    partials.reset(new float[static_cast<size_t>(plan.num_partials * size)]);
-  }
+  if (plan.partial_floats > 0) partials.reset(new float[static_cast<size_t>(plan.partial_floats)]);
   Call call{args, plan, partials.get()};
   parallel_for(static_cast<int64_t>(plan.items.size()), 1, run_items, &call);
   parallel_for(static_cast<int64_t>(plan.merges.size()), 1, run_merges, &call);

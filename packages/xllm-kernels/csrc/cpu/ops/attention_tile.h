@@ -9,18 +9,28 @@
 
 namespace xllm::kernels::cpu::XLLM_ISA {
 
-// Pointers to the heads of keys (or values) [begin, end) of a tile; entries outside point to some valid key, so that
-// whole groups of Vec::width may be read.
+// Keys (and values) [begin, end) of the kKeysPerTile from `position` on. Entries of `keys` outside point to some valid
+// key, so that whole groups of Vec::width may be read.
 template <class T>
-struct TileRows {
-  const T* rows[kKeysPerTile];
+struct Tile {
+  int64_t position;
+  int64_t begin;
+  int64_t end;
+  const T* keys[kKeysPerTile];
+  const T* values[kKeysPerTile];
 };
 
+// Asks for keys and values [begin, end) of the tile that comes next, as far as it has them.
 template <class T>
-inline void prefetch(const TileRows<T>& tile, int64_t begin, int64_t end, int64_t head_dim) {
+inline void prefetch(const Tile<T>& next, int64_t begin, int64_t end, int64_t head_dim) {
   constexpr int64_t line = 64 / sizeof(T);
-  for (int64_t k = begin; k < end; ++k)
-    for (int64_t i = 0; i < head_dim; i += line) __builtin_prefetch(tile.rows[k] + i);
+  for (int64_t k = begin; k < end && k < next.end; ++k) {
+    if (k < next.begin) continue;
+    for (int64_t i = 0; i < head_dim; i += line) {
+      __builtin_prefetch(next.keys[k] + i);
+      __builtin_prefetch(next.values[k] + i);
+    }
+  }
 }
 
 // scores[r][k] = query[r] . keys[k] for `Rows` rows and the Vec::width keys from `keys` on.
@@ -47,17 +57,17 @@ inline void score_group(const float* query, int64_t stride, const T* const* keys
   for (int r = 0; r < Rows; ++r) store(scores + r * kKeysPerTile, sums_of_pairs(pairs[r]));
 }
 
-// sums[r][0 .. Columns * width) = sums * decay[r] + weights[r][begin .. end) x values, keys in ascending order.
+// sums[r][0 .. Columns * width) = sums * decay[r] + weights[r] x values, keys in ascending order.
 template <int Rows, int Columns, class T>
-inline void weigh_columns(const float* weights, const T* const* values, int64_t begin, int64_t end, int64_t column,
-                          const float* decay, float* sums, int64_t stride) {
+inline void weigh_columns(const float* weights, const Tile<T>& tile, int64_t column, const float* decay, float* sums,
+                          int64_t stride) {
   constexpr int w = Vec::width;
   Vec total[Rows][Columns];
   for (int r = 0; r < Rows; ++r)
     for (int c = 0; c < Columns; ++c) total[r][c] = mul(load(sums + r * stride + column + c * w), set1(decay[r]));
-  for (int64_t k = begin; k < end; ++k) {
+  for (int64_t k = tile.begin; k < tile.end; ++k) {
     Vec value[Columns];
-    for (int c = 0; c < Columns; ++c) value[c] = load(values[k] + column + c * w);
+    for (int c = 0; c < Columns; ++c) value[c] = load(tile.values[k] + column + c * w);
     for (int r = 0; r < Rows; ++r) {
       const Vec weight = set1(weights[r * kKeysPerTile + k]);
       for (int c = 0; c < Columns; ++c) total[r][c] = fma(weight, value[c], total[r][c]);
@@ -69,12 +79,12 @@ inline void weigh_columns(const float* weights, const T* const* values, int64_t 
 
 // All columns from `column` on, as many at a time as fit in registers.
 template <int Rows, int Columns, class T>
-inline void weigh_rows(const float* weights, const T* const* values, int64_t begin, int64_t end, int64_t column,
-                       int64_t head_dim, const float* decay, float* sums, int64_t stride) {
+inline void weigh_rows(const float* weights, const Tile<T>& tile, int64_t column, int64_t head_dim, const float* decay,
+                       float* sums, int64_t stride) {
   for (; column + Columns * Vec::width <= head_dim; column += Columns * Vec::width)
-    weigh_columns<Rows, Columns>(weights, values, begin, end, column, decay, sums, stride);
+    weigh_columns<Rows, Columns>(weights, tile, column, decay, sums, stride);
   if constexpr (Columns > 1)
-    weigh_rows<Rows, Columns / 2>(weights, values, begin, end, column, head_dim, decay, sums, stride);
+    weigh_rows<Rows, Columns / 2>(weights, tile, column, head_dim, decay, sums, stride);
 }
 
 }  // namespace xllm::kernels::cpu::XLLM_ISA

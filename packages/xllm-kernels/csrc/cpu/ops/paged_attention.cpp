@@ -111,14 +111,14 @@ class ItemRunner {
 
   void run(float* partials) {
     load_query();
-    float* result = item_.partial_index < 0 ? work_.total : partials + item_.partial_index * partial_size(rows_, dim_);
+    float* result = item_.partial_offset < 0 ? work_.total : partials + item_.partial_offset;
     for (int64_t split = item_.first_split; split < item_.end_split; ++split) {
       Softmax part(split == item_.first_split ? result : work_.part, rows_);
       part.clear(rows_, dim_);
       run_split(split, part);
       if (split != item_.first_split) join(Softmax(result, rows_), part, rows_, dim_);
     }
-    if (item_.partial_index < 0) write_output(Softmax(result, rows_));
+    if (item_.partial_offset < 0) write_output(Softmax(result, rows_));
   }
 
   void write_output(Softmax total) const {
@@ -159,62 +159,69 @@ class ItemRunner {
     }
   }
 
-  // Where keys and values [begin, end) of the tile that starts at position `tile` lie.
-  void find_rows(int64_t tile, int64_t begin, int64_t end, TileRows<T>& keys, TileRows<T>& values) const {
+  // Where the keys and values of the tile at `position` lie that some row sees; an empty tile from end_key on.
+  void find_rows(int64_t position, int64_t end_key, Tile<T>& tile) const {
+    tile.position = position;
+    tile.begin = max_of(first_key_ - position, 0);
+    tile.end = max_of(min_of(kKeysPerTile, end_key - position), tile.begin);
+    if (tile.begin == tile.end) return;
     const int32_t* table = args_.block_tables + item_.sequence * args_.block_table_stride;
     const int64_t row_stride = args_.num_kv_heads * args_.head_dim;
-    int64_t block = (tile + begin) / args_.block_size;
-    int64_t offset = (tile + begin) % args_.block_size;
-    for (int64_t k = begin; k < end;) {
+    int64_t block = (position + tile.begin) / args_.block_size;
+    int64_t offset = (position + tile.begin) % args_.block_size;
+    for (int64_t k = tile.begin; k < tile.end; ++block, offset = 0) {
       const int64_t in_block = offset * row_stride + item_.kv_head * args_.head_dim;
       const T* key = static_cast<const T*>(args_.key_cache) + table[block] * args_.key_block_stride + in_block;
       const T* value = static_cast<const T*>(args_.value_cache) + table[block] * args_.value_block_stride + in_block;
-      for (; k < end && offset < args_.block_size; ++k, ++offset, key += row_stride, value += row_stride) {
-        keys.rows[k] = key;
-        values.rows[k] = value;
+      for (; k < tile.end && offset < args_.block_size; ++k, ++offset, key += row_stride, value += row_stride) {
+        tile.keys[k] = key;
+        tile.values[k] = value;
       }
-      ++block;
-      offset = 0;
     }
-    for (int64_t k = 0; k < begin; ++k) keys.rows[k] = keys.rows[begin];
-    for (int64_t k = end; k < kKeysPerTile; ++k) keys.rows[k] = keys.rows[end - 1];
+    for (int64_t k = 0; k < tile.begin; ++k) tile.keys[k] = tile.keys[tile.begin];
+    for (int64_t k = tile.end; k < kKeysPerTile; ++k) tile.keys[k] = tile.keys[tile.end - 1];
   }
 
   void run_split(int64_t split, Softmax part) {
     const int64_t split_begin = split * kKeysPerSplit;
     const int64_t split_end = min_of(split_begin + kKeysPerSplit, end_key_);
     const int64_t start = max_of(split_begin, first_key_ / kKeysPerTile * kKeysPerTile);
-    TileRows<T> keys, values;
-    for (int64_t tile = start; tile < split_end; tile += kKeysPerTile) {
-      const int64_t begin = max_of(first_key_ - tile, 0);
-      const int64_t end = min_of(kKeysPerTile, split_end - tile);
-      find_rows(tile, begin, end, keys, values);
+    Tile<T> tiles[2];
+    find_rows(start, split_end, tiles[0]);
+    for (int64_t position = start, i = 0; position < split_end; position += kKeysPerTile, i ^= 1) {
+      const Tile<T>& tile = tiles[i];
+      Tile<T>& next = tiles[i ^ 1];
+      find_rows(position + kKeysPerTile, split_end, next);
       if (direct_) {
-        run_tile(tile, begin, end, keys.rows, values.rows, part);
+        run_tile(tile, next, part);
       } else {
-        TileRows<float> float_keys, float_values;
-        convert(keys, begin, end, work_.keys, float_keys);
-        convert(values, begin, end, work_.values, float_values);
-        run_tile(tile, begin, end, float_keys.rows, float_values.rows, part);
+        Tile<float> converted{tile.position, tile.begin, tile.end, {}, {}};
+        convert(tile, tile.keys, work_.keys, converted.keys);
+        convert(tile, tile.values, work_.values, converted.values);
+        run_tile(converted, next, part);
       }
     }
   }
 
-  void convert(const TileRows<T>& from, int64_t begin, int64_t end, float* memory, TileRows<float>& to) const {
-    for (int64_t k = begin; k < end; ++k) copy_row(from.rows[k], memory + k * dim_, 1.0f);
-    for (int64_t k = 0; k < kKeysPerTile; ++k) to.rows[k] = memory + max_of(begin, min_of(k, end - 1)) * dim_;
+  void convert(const Tile<T>& tile, const T* const* rows, float* memory, const float** converted) const {
+    for (int64_t k = tile.begin; k < tile.end; ++k) copy_row(rows[k], memory + k * dim_, 1.0f);
+    for (int64_t k = 0; k < kKeysPerTile; ++k)
+      converted[k] = memory + max_of(tile.begin, min_of(k, tile.end - 1)) * dim_;
   }
 
   template <class U>
-  void run_tile(int64_t tile, int64_t begin, int64_t end, const U* const* keys, const U* const* values, Softmax part) {
-    for (int64_t k = begin / Vec::width * Vec::width; k < end; k += Vec::width)
-      for (int64_t r = 0; r < rows_; r += 4) score(r, keys + k, k);
+  void run_tile(const Tile<U>& tile, const Tile<T>& next, Softmax part) {
+    for (int64_t k = tile.begin / Vec::width * Vec::width; k < tile.end; k += Vec::width) {
+      prefetch(next, k, k + Vec::width, args_.head_dim);
+      for (int64_t r = 0; r < rows_; r += 4) score(r, tile.keys + k, k);
+    }
     for (int64_t r = 0; r < rows_; ++r) {
       const int64_t position = first_position_ + r / group_;
-      work_.decay[r] = softmax_row(work_.scores + r * kKeysPerTile, max_of(first_key_of(position) - tile, 0),
-                                   min_of(position + 1 - tile, kKeysPerTile), part.maximum[r], part.denominator[r]);
+      work_.decay[r] = softmax_row(work_.scores + r * kKeysPerTile, max_of(first_key_of(position) - tile.position, 0),
+                                   min_of(position + 1 - tile.position, kKeysPerTile), part.maximum[r],
+                                   part.denominator[r]);
     }
-    for (int64_t r = 0; r < rows_; r += 4) weigh(r, values, begin, end, part.sums);
+    for (int64_t r = 0; r < rows_; r += 4) weigh(r, tile, part.sums);
   }
 
   template <class U>
@@ -231,15 +238,15 @@ class ItemRunner {
   }
 
   template <class U>
-  void weigh(int64_t row, const U* const* values, int64_t begin, int64_t end, float* all_sums) {
+  void weigh(int64_t row, const Tile<U>& tile, float* all_sums) {
     const float* weights = work_.scores + row * kKeysPerTile;
     float* sums = all_sums + row * dim_;
     const int64_t dim = direct_ ? args_.head_dim : dim_;
     switch (min_of(rows_ - row, 4)) {
-      case 1: return weigh_rows<1, 8>(weights, values, begin, end, 0, dim, work_.decay + row, sums, dim_);
-      case 2: return weigh_rows<2, 4>(weights, values, begin, end, 0, dim, work_.decay + row, sums, dim_);
-      case 3: return weigh_rows<3, 2>(weights, values, begin, end, 0, dim, work_.decay + row, sums, dim_);
-      default: return weigh_rows<4, 2>(weights, values, begin, end, 0, dim, work_.decay + row, sums, dim_);
+      case 1: return weigh_rows<1, 8>(weights, tile, 0, dim, work_.decay + row, sums, dim_);
+      case 2: return weigh_rows<2, 4>(weights, tile, 0, dim, work_.decay + row, sums, dim_);
+      case 3: return weigh_rows<3, 2>(weights, tile, 0, dim, work_.decay + row, sums, dim_);
+      default: return weigh_rows<4, 2>(weights, tile, 0, dim, work_.decay + row, sums, dim_);
     }
   }
 
@@ -263,9 +270,9 @@ template <class T>
 void merge(const PagedAttentionArgs& args, const AttentionItem& first, int64_t num_parts, float* partials) {
   const int64_t rows = first.num_rows * (args.num_query_heads / args.num_kv_heads);
   const int64_t dim = padded_head_dim(args.head_dim);
-  Softmax total(partials + first.partial_index * partial_size(rows, dim), rows);
-  for (int64_t part = 1; part < num_parts; ++part)
-    join(total, Softmax(partials + (first.partial_index + part) * partial_size(rows, dim), rows), rows, dim);
+  float* part = partials + first.partial_offset;
+  const Softmax total(part, rows);
+  for (int64_t i = 1; i < num_parts; ++i) join(total, Softmax(part += partial_size(rows, dim), rows), rows, dim);
   ItemRunner<T>(args, first).write_output(total);
 }
 
