@@ -110,3 +110,14 @@ def test_an_aborted_step_in_flight_publishes_nothing() -> None:
     harness.step(before_update=lambda: harness.scheduler.abort(["r"]))
     assert harness.blocks.num_cached_blocks == 0
     harness.check_idle()
+
+
+def test_tokens_of_a_step_go_to_their_own_sequences_when_an_earlier_row_is_aborted() -> None:
+    harness = SchedulerHarness()
+    for number in range(4):
+        harness.add(f"r{number}", PROMPT[number : number + 9], max_tokens=6, ignore_eos=True)
+    harness.step()
+    harness.step(before_update=lambda: harness.scheduler.abort(["r0", "r2"]))
+    harness.run()
+    for name in ("r1", "r3"):
+        assert harness.tokens[name, 0] == harness.expected(name)
