@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -15,6 +16,7 @@ from xllm_framework.config.execution import ExecutionConfig
 from xllm_framework.config.kv_cache import KVCacheConfig
 from xllm_framework.config.load import LoadConfig
 from xllm_framework.config.model import ModelConfig
+from xllm_framework.config.ranges import range_error
 from xllm_framework.config.scheduler import SchedulerConfig
 from xllm_framework.config.service import ServiceConfig
 from xllm_framework.errors import InvalidConfig
@@ -38,7 +40,7 @@ class XLLMConfig:
         """Build from flat field names, as `{"model": "path", "block_size": 32}`.
 
         Raises:
-            InvalidConfig: an unknown name, or a value of the wrong type; names the option and `source`.
+            InvalidConfig: an unknown name, or a value of the wrong type or out of range; names the option and `source`.
         """
         return _build({name: (value, source, True) for name, value in values.items()})
 
@@ -72,7 +74,7 @@ def load_config(
     """Merge explicit command-line values over a JSON file's over the environment's over the defaults.
 
     Raises:
-        InvalidConfig: an unknown option, a wrong type, or a file that is no JSON object; the message names the source.
+        InvalidConfig: an unknown option, a wrong type or value, or a file that is no JSON object; the message names the source.
     """
     merged: dict[str, tuple[Any, str, bool]] = {}
     for name in _category_of():
@@ -97,7 +99,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidConfig(f"The config file {path} cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidConfig(f"The config file {path} is not valid JSON: {error}.") from error
     if not isinstance(content, dict):
         raise InvalidConfig(f"The config file {path} must hold one JSON object of option names and values.")
@@ -109,11 +111,27 @@ def _build(values: Mapping[str, tuple[Any, str, bool]]) -> XLLMConfig:
     sections: dict[str, dict[str, Any]] = {}
     for name, (value, source, strict) in values.items():
         if name not in category_of:
-            raise InvalidConfig(f"Unknown option {name!r} in {source}.")
+            raise InvalidConfig(f"Unknown option {name!r} in {source}{_suggestion(name, category_of)}")
         category = category_of[name]
-        try:
-            section = msgspec.convert({name: value}, _CATEGORIES[category], strict=strict)
-        except msgspec.ValidationError as error:
-            raise InvalidConfig(f"Option {name!r} in {source}: {str(error).split(' - at')[0]}.") from error
-        sections.setdefault(category, {})[name] = getattr(section, name)
+        sections.setdefault(category, {})[name] = _checked(_CATEGORIES[category], name, value, source, strict)
     return XLLMConfig(**{name: _CATEGORIES[name](**section) for name, section in sections.items()})
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    similar = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {similar[0]!r}?" if similar else "."
+
+
+def _checked(section: Any, name: str, value: Any, source: str, strict: bool) -> Any:
+    """Return `value` in its option's type; a string from the environment (not `strict`) may stand for a number."""
+    try:
+        result = getattr(msgspec.convert({name: value}, section, strict=strict), name)
+    except msgspec.ValidationError as error:
+        hint = get_type_hints(section)[name]
+        choices = f"; it is one of {', '.join(get_args(hint))}" if get_origin(hint) is Literal else ""
+        what = str(error).split(" - at")[0]
+        raise InvalidConfig(f"Option {name!r} in {source}: {what}{choices}.") from error
+    wrong = range_error(name, result)
+    if wrong is not None:
+        raise InvalidConfig(f"Option {name!r} in {source}: {wrong}.")
+    return result

@@ -1,0 +1,37 @@
+"""The values that numeric options may take. Knows nothing of where a value was read."""
+
+from __future__ import annotations
+
+import math
+
+UNLIMITED = math.inf
+
+RANGES: dict[str, tuple[float, float]] = {
+    "max_model_len": (0, UNLIMITED),
+    "block_size": (1, 4096),
+    "num_blocks": (0, UNLIMITED),
+    "max_cache_size": (0, UNLIMITED),
+    "memory_utilization": (0.01, 1),
+    "max_num_seqs": (1, UNLIMITED),
+    "max_num_batched_tokens": (1, UNLIMITED),
+    "max_prefill_chunk": (0, UNLIMITED),
+    "max_num_waiting": (0, UNLIMITED),
+    "seed": (0, 2**63 - 1),
+    "threads": (0, 4096),
+    "port": (0, 65535),
+    "max_body_bytes": (1, UNLIMITED),
+    "max_concurrent_requests": (1, UNLIMITED),
+    "shutdown_timeout": (0, UNLIMITED),
+    "num_request_handling_threads": (1, 1024),
+}
+"""Option name -> (smallest, largest) value; infinity and NaN are never allowed."""
+
+
+def range_error(name: str, value: object) -> str | None:
+    """Return what is wrong with `value`, or None; options without a range take every value."""
+    if name not in RANGES or not isinstance(value, int | float):
+        return None
+    low, high = RANGES[name]
+    if low <= value <= high and value < UNLIMITED:
+        return None
+    return f"{value} is not between {low} and {high}" if high < UNLIMITED else f"{value} is not a number from {low} up"
