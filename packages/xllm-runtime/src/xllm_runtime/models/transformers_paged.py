@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -147,7 +148,7 @@ class _Recorder:
 def split_sequences(attention: AttentionMetadata) -> Iterator[tuple[slice, AttentionMetadata]]:
     """Yield (rows, metadata of that sequence alone) of each sequence of a step."""
     starts = attention.query_start.tolist()
-    for row, (start, end) in enumerate(zip(starts[:-1], starts[1:], strict=True)):
+    for row, (start, end) in enumerate(pairwise(starts)):
         yield (
             slice(start, end),
             AttentionMetadata(
