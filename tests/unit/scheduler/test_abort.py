@@ -121,3 +121,16 @@ def test_tokens_of_a_step_go_to_their_own_sequences_when_an_earlier_row_is_abort
     harness.run()
     for name in ("r1", "r3"):
         assert harness.tokens[name, 0] == harness.expected(name)
+
+
+def test_the_queue_does_not_keep_what_was_aborted_behind_a_head_that_cannot_run() -> None:
+    harness = SchedulerHarness(max_num_seqs=1)
+    for number in range(500):
+        harness.add(f"r{number}", PROMPT[:20], max_tokens=3, ignore_eos=True, n=2)
+        if number >= 3:
+            harness.scheduler.abort([f"r{number}"])
+    assert harness.scheduler.stats().num_waiting == 3
+    assert len(list(harness.scheduler._lifecycle.waiting._heap)) < 100
+    harness.run()
+    for number in range(3):
+        assert harness.tokens[f"r{number}", 1] == harness.expected(f"r{number}", 1)

@@ -41,6 +41,7 @@ class Lifecycle:
         self._ordering = ordering
         self._deltas: list[SequenceDelta] = []
         self._num_arrivals = 0
+        self._has_finished = False
 
     @property
     def has_work(self) -> bool:
@@ -140,6 +141,7 @@ class Lifecycle:
     ) -> None:
         """Free the blocks of a sequence that runs, mark it finished, and report it. `remove_finished` must follow."""
         self._blocks.free(sequence)
+        self._has_finished = True
         sequence.finish(reason, stop_reason=stop_reason, error=None if error is None else error.message)
         self.report(record, sequence, token_ids, logprobs, error)
         if record.request.is_finished:
@@ -176,9 +178,9 @@ class Lifecycle:
 
     def remove_finished(self) -> None:
         """Drop finished sequences from the running ones."""
-        finished = SequenceStatus.FINISHED
-        if any([entry.sequence.status is finished for entry in self.running]):  # noqa: C419  # the list is faster
-            self.running[:] = [entry for entry in self.running if entry.sequence.status is not finished]
+        if self._has_finished:
+            self._has_finished = False
+            self.running[:] = [entry for entry in self.running if not entry.sequence.is_finished]
 
     def take_deltas(self) -> list[SequenceDelta]:
         """Return all news since the last call."""

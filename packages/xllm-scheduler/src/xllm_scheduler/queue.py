@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 
 from xllm_framework.request import Request, Sequence, SequenceStatus
 
+_MAX_DROPPED = 64
+"""Entries of ended sequences that the heap may hold beside as many as there are waiting ones."""
+
 OrderingStrategy = Callable[[Request], float]
 """Ranks a request: smaller is served first, equal ranks by arrival. The rank must not change while it is served."""
 
@@ -40,7 +43,7 @@ class WaitingQueue:
     """A heap of waiting entries by `order`, and one of deadlines.
 
     A preempted entry keeps its `order`, so that it comes back in front of everyone who arrived later. A sequence that
-    ended while it waited is dropped when it reaches the top; `discard` only keeps the count right.
+    ended while it waited is dropped when it reaches the top, or when such entries are many.
     """
 
     def __init__(self) -> None:
@@ -72,8 +75,11 @@ class WaitingQueue:
         return entry
 
     def discard(self) -> None:
-        """Count one waiting entry less: its sequence has just ended."""
+        """Count one waiting entry less: its sequence is about to end. Amortised O(1)."""
         self._num_waiting -= 1
+        if len(self._heap) > 2 * self._num_waiting + _MAX_DROPPED:
+            self._heap = [item for item in self._heap if item[1].sequence.status is SequenceStatus.WAITING]
+            heapq.heapify(self._heap)
 
     def pop_expired(self, now_s: float) -> list[Request]:
         """Return the requests whose deadline has passed and of which nothing was ever scheduled."""

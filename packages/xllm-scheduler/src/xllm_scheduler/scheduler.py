@@ -158,6 +158,9 @@ class Scheduler:
         """Give the first waiting sequence the blocks of all its tokens and a first chunk, or end this step's admissions."""
         if not budget.can_admit or self._end_unschedulable(entry):
             return None
+        if len(self._lifecycle.running) >= self._max_num_seqs:
+            budget.can_admit = False
+            return None
         request, sequence = entry.request, entry.sequence
         is_looked_up = self._blocks.enable_prefix_cache and not _owes_prompt_logprobs(request, sequence)
         matched = self._blocks.match_prefix(sequence, request.cache_salt) if is_looked_up else []
@@ -165,10 +168,8 @@ class Scheduler:
         num_tokens = self._chunk(num_uncomputed, budget)
         must_be_whole = not self._can_chunk and sequence.num_preemptions == 0
         reserve = -(-self._blocks.num_allocated_blocks // GROWTH_RESERVE)
-        if (
-            len(self._lifecycle.running) >= self._max_num_seqs
-            or (must_be_whole and num_tokens < num_uncomputed)
-            or not self._blocks.admit(sequence, matched, sequence.num_tokens, reserve=reserve)
+        if (must_be_whole and num_tokens < num_uncomputed) or not self._blocks.admit(
+            sequence, matched, sequence.num_tokens, reserve=reserve
         ):
             budget.can_admit = False
             return None
@@ -227,7 +228,7 @@ class Scheduler:
 
     def _update_batch(self, batch: Batch, output: ForwardOutput) -> None:
         """Apply one rank's results, in the order of `batch`."""
-        token_ids = output.token_ids.tolist()
+        token_ids, errors = output.token_ids.tolist(), output.errors or {}
         records, block_size = self._lifecycle.records, self._blocks.block_size
         next_row = 0
         for index, item in enumerate(batch.scheduled):
@@ -246,8 +247,8 @@ class Scheduler:
                 self._update_prefill(record, index, item, output, is_sampled)
             if not is_sampled:
                 continue
-            if output.errors and row in output.errors:
-                self._lifecycle.end(record, sequence, FinishReason.ERROR, error=RequestFailed(output.errors[row]))
+            if row in errors:
+                self._lifecycle.end(record, sequence, FinishReason.ERROR, error=RequestFailed(errors[row]))
             elif item.request.sampling.max_tokens == 0:
                 self._lifecycle.end(record, sequence, FinishReason.LENGTH)
             else:

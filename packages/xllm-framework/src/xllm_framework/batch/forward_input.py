@@ -114,7 +114,7 @@ class ForwardInputBuilder:
         block_tables = self._rows.block_tables[rows, :width]
         block_ids = block_tables[sequence_of, positions // self._block_size].astype(np.int64)
         return ForwardInput(
-            token_ids=self._token_ids(scheduled, batch.num_tokens),
+            token_ids=self._token_ids(scheduled, batch.num_tokens, len(sampled)),
             positions=positions,
             slot_mapping=block_ids * self._block_size + positions % self._block_size,
             query_start=query_start,
@@ -127,9 +127,9 @@ class ForwardInputBuilder:
         )
 
     @staticmethod
-    def _token_ids(scheduled: list[ScheduledSequence], num_tokens: int) -> npt.NDArray[np.int32]:
-        if num_tokens == len(scheduled):
-            return np.array([item.sequence.token_at(item.start) for item in scheduled], np.int32)
+    def _token_ids(scheduled: list[ScheduledSequence], num_tokens: int, num_sampled: int) -> npt.NDArray[np.int32]:
+        if num_tokens == num_sampled:  # one token each, and each its sequence's newest
+            return np.array([item.sequence.last_token_id for item in scheduled], np.int32)
         token_ids = np.empty(num_tokens, np.int32)
         row = 0
         for item in scheduled:

@@ -100,8 +100,7 @@ class BlockManager:
         `reserve` blocks stay available. Sets `num_cached_tokens` and `num_computed_tokens` to the matched tokens.
         """
         num_new = self.num_blocks_for(num_tokens) - len(matched)
-        num_matched_cached = sum(self._pool.num_references(block_id) == 0 for block_id in matched)
-        if num_new + num_matched_cached + reserve > self._pool.num_available:
+        if num_new + self._pool.count_unheld(matched) + reserve > self._pool.num_available:
             return False
         self._pool.share(matched)
         sequence.block_table = matched + self._pool.allocate(num_new)

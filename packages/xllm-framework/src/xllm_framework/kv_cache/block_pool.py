@@ -76,6 +76,11 @@ class BlockPool:
         """How many holders the block has."""
         return self._references[block_id]
 
+    def count_unheld(self, blocks: Iterable[int]) -> int:
+        """Return how many of `blocks` nobody holds: so many fewer are available once they are shared."""
+        references = self._references
+        return [references[block_id] for block_id in blocks].count(0)
+
     def is_retained(self, block_id: int) -> bool:
         """Whether the block's content can be found again."""
         return bool(self._is_retained[block_id])

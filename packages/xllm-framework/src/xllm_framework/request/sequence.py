@@ -20,6 +20,7 @@ class Sequence:
 
     `block_table` lists the ids of the blocks that hold its KV, in order of position; only a block manager changes it,
     and only by appending: when blocks are given up, a new list takes its place, so that copies of it can be extended.
+    `last_token_id` is the newest token, -1 if there is none.
     `block_hashes` caches the prefix-cache keys of its full blocks, of which tokens never change once they are full.
     """
 
@@ -30,6 +31,7 @@ class Sequence:
         "error",
         "finish_reason",
         "index",
+        "last_token_id",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_preemptions",
@@ -48,6 +50,7 @@ class Sequence:
         self.index = index
         self.num_prompt_tokens = len(prompt)
         self.num_tokens = len(prompt)
+        self.last_token_id = int(prompt[-1]) if len(prompt) else -1
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
@@ -84,15 +87,6 @@ class Sequence:
         return self.num_tokens - self.num_computed_tokens
 
     @property
-    def last_token_id(self) -> int:
-        """The newest token."""
-        return self._tokens.item(self.num_tokens - 1)
-
-    def token_at(self, position: int) -> int:
-        """Return the token at `position`, from 0 to `num_tokens` - 1; cheaper than a slice of `token_ids`."""
-        return self._tokens.item(position)
-
-    @property
     def is_finished(self) -> bool:
         """Whether it has ended, for whatever reason."""
         return self.status is SequenceStatus.FINISHED
@@ -104,6 +98,7 @@ class Sequence:
             grown[: self.num_tokens] = self._tokens
             self._tokens = grown
         self._tokens[self.num_tokens] = token_id
+        self.last_token_id = token_id
         self.num_tokens += 1
 
     def finish(self, reason: FinishReason, *, stop_reason: int | None = None, error: str | None = None) -> None:
