@@ -184,6 +184,16 @@ def test_what_templates_expect_of_hugging_face():
     assert compiled(source, bos_token="<s>").render([user()], tools=[]) == '<s>{"k": "é<"}0142True\nt'
 
 
+def test_lone_surrogates_become_replacement_characters():
+    chat = [
+        {"role": "assistant", "content": "a\ud83d", "tool_calls": [{"function": {"name": "\udc00", "arguments": "{}"}}]}
+    ]
+    show = "{{ messages[0].content }}{{ messages[0].tool_calls | tojson }}"
+    prompt = compiled(show).render(chat)
+    assert prompt.startswith("a\ufffd")
+    assert prompt.encode().count("\ufffd".encode()) == 2
+
+
 def test_tools_choose_the_tool_template():
     both = ChatTemplate({"default": "plain", "tool_use": "{{ tools[0].name }}"}, {})
     assert both.render([user()]) == "plain"

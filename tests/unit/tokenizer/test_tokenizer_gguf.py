@@ -92,6 +92,12 @@ def test_a_long_run_of_anything_is_encoded(demo, unit):
     assert demo.decode(ids, skip_special_tokens=False) == text
 
 
+def test_texts_too_long_for_a_number_of_tokens_are_known_without_encoding(demo):
+    longest = max((demo.token_text(token_id) for token_id in range(demo.vocab_size)), key=len)
+    assert demo.max_text_length(10) == 10 * len(longest)
+    assert len(demo.encode(longest, add_special_tokens=False)) == 1
+
+
 def test_long_and_short_texts_are_encoded_alike(demo):
     sentence = "The 42 quick brown foxes don't jump. "
     once = demo.encode(sentence, add_special_tokens=False)

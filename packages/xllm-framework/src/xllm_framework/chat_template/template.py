@@ -15,6 +15,7 @@ import jinja2
 from xllm_framework.chat_template.environment import template_environment
 from xllm_framework.chat_template.messages import normalise_messages
 from xllm_framework.errors import InvalidRequest
+from xllm_framework.tokenizer.tokenizer import without_lone_surrogates
 
 MAX_RENDERED_CHARACTERS = 32 * 1024 * 1024
 MAX_RENDER_SECONDS = 10.0
@@ -24,7 +25,7 @@ _CONTINUE_MARK = "XLLM-CONTINUE-FINAL-MESSAGE "
 """Put behind the final message to find its end in the prompt; the space shows whether the template trims."""
 _OWN_NAMES = frozenset(
     {
-        *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
+        *("messages", "tools", "add_generation_prompt", "continue_final_message"),
         *("chat_template", "chat_template_kwargs", "template", "conversation", "tokenizer", "tokenize", "return_dict"),
     }
 )
@@ -59,6 +60,7 @@ class ChatTemplate:
 
         `continue_final_message` leaves the last message open, so that the model goes on with it; there is no
         generation prompt then. `kwargs` are further variables for the template: plain values, never templates.
+        Lone surrogates come out as U+FFFD.
 
         Raises:
             InvalidRequest: a wrong message, or one that the template refuses, with the template's own words; a name
@@ -76,10 +78,11 @@ class ChatTemplate:
                 **variables,
                 "messages": chat,
                 "tools": tools or None,
-                "documents": None,
+                "documents": variables.get("documents"),
                 "add_generation_prompt": add_generation_prompt and not continue_final_message,
             },
         )
+        prompt = without_lone_surrogates(prompt)
         return _cut_at_mark(prompt, final_text) if continue_final_message else prompt
 
     def _checked(self, kwargs: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 import tokenizers
 
@@ -15,7 +16,14 @@ from xllm_framework.tokenizer.token_bytes import Alphabet, alphabet_of
 
 LONG_TEXT = 4096
 """Texts above this many characters are encoded with the interpreter's lock released."""
+MAX_CHARACTERS_NORMALISED_TO_ONE = 4
+"""How far a normalizer may shrink a text: Unicode composes at most three letters of a Korean syllable to one."""
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def without_lone_surrogates(text: str) -> str:
+    """Return `text` with U+FFFD in place of surrogates, which are no characters and cannot be written as UTF-8."""
+    return _LONE_SURROGATES.sub("\ufffd", text)
 
 
 class Tokenizer:
@@ -55,13 +63,25 @@ class Tokenizer:
 
         Lone surrogates, which are no characters, count as U+FFFD.
         """
-        text = _LONE_SURROGATES.sub("\ufffd", text)
+        text = without_lone_surrogates(text)
         if len(text) > LONG_TEXT:
             [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         else:
             encoding = self._backend.encode(text, add_special_tokens=add_special_tokens)
         ids: list[int] = encoding.ids
         return self._bos_ids + ids + self._eos_ids if add_special_tokens else ids
+
+    def max_text_length(self, max_tokens: int) -> int:
+        """Return how many characters `max_tokens` tokens can hold; a longer text need not be encoded to be refused.
+
+        Texts made of what the vocabulary does not know are left out of account.
+        """
+        shrink = 1 if self._backend.normalizer is None else MAX_CHARACTERS_NORMALISED_TO_ONE
+        return max_tokens * self._longest_token * shrink
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return max((len(self.token_text(token_id)) for token_id in range(self.vocab_size)), default=1)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool, is_continuation: bool = False) -> str:
         """Return the text of `ids`; bytes that are no UTF-8 become U+FFFD, ids beyond the vocabulary nothing.
