@@ -25,7 +25,7 @@ class ModelConfig:
     dtype: DType = "auto"
     """Type of weights and activations; auto takes the checkpoint's where the device computes it fast, else float32."""
     device: str = "auto"
-    """cpu, cuda, cuda:1, npu; auto takes an accelerator when there is one."""
+    """cpu, cuda, cuda:1, npu; auto takes an accelerator when there is one; null computes nothing (host benchmarks)."""
     max_model_len: int = 0
     """Tokens of prompt and output together; 0 takes the model's own limit."""
     chat_template: str = ""
