@@ -34,6 +34,12 @@ def test_an_explicit_size_is_filled_as_far_as_it_can_be_used(is_cpu):
     assert fit(CacheDemand(33, 4), is_cpu=is_cpu, max_cache_size=300 * BLOCK_BYTES) == 1 + 4 * 3
 
 
+@pytest.mark.parametrize("options", [{"num_blocks": 11}, {"max_cache_size": 11 * BLOCK_BYTES}])
+def test_an_explicit_pool_larger_than_memory_is_an_error(options):
+    with pytest.raises(InvalidConfig, match="cache of 11534336 bytes, but only 10485760 are available"):
+        fit(is_cpu=True, available=10 * BLOCK_BYTES, **options)
+
+
 def test_an_accelerator_gives_its_share_less_what_is_used():
     assert fit(is_cpu=False, total=80 * GIB, available=60 * GIB, memory_utilization=0.5) == 20 * 1024
     assert fit(CacheDemand(1600, 8), is_cpu=False) == 1 + 800

@@ -40,14 +40,14 @@ def num_blocks_that_fit(
     share of what is available, and no more than `CPU_CACHE_BYTES` or one full sequence. Never more than `demand`.
 
     Raises:
-        InvalidConfig: the pool would hold no block; names the option to change.
+        InvalidConfig: the pool would hold no block, or more than there is memory for; names the option to change.
     """
-    if config.num_blocks:
-        return _at_least_one(config.num_blocks, f"num_blocks {config.num_blocks}")
     needed = demand.num_blocks(block_size, demand.max_num_seqs)
+    if config.num_blocks:
+        return _checked(config.num_blocks, block_bytes, memory, f"num_blocks {config.num_blocks}")
     if config.max_cache_size:
-        fitting = config.max_cache_size // block_bytes
-        return _at_least_one(min(needed, fitting), f"max_cache_size {config.max_cache_size}")
+        fitting = min(needed, config.max_cache_size // block_bytes)
+        return _checked(fitting, block_bytes, memory, f"max_cache_size {config.max_cache_size}")
     if is_cpu:
         budget = int(memory.available_bytes * config.memory_utilization)
         default = max(CPU_CACHE_BYTES // block_bytes, demand.num_blocks(block_size, 1))
@@ -55,14 +55,19 @@ def num_blocks_that_fit(
     else:
         used_bytes = memory.total_bytes - memory.available_bytes
         fitting = int(memory.total_bytes * config.memory_utilization - used_bytes) // block_bytes
-    available = f"memory_utilization {config.memory_utilization} with {memory.available_bytes} bytes available"
-    return _at_least_one(min(needed, fitting), available)
+    origin = f"memory_utilization {config.memory_utilization} of {memory.available_bytes} available bytes"
+    return _checked(min(needed, fitting), block_bytes, memory, origin)
 
 
-def _at_least_one(num_blocks: int, origin: str) -> int:
+def _checked(num_blocks: int, block_bytes: int, memory: DeviceMemory, origin: str) -> int:
     if num_blocks < MIN_BLOCKS:
         raise InvalidConfig(
             f"The KV cache needs {MIN_BLOCKS} blocks or more (one is padding), but {origin} gives fewer."
+        )
+    num_bytes = num_blocks * block_bytes
+    if num_bytes > memory.available_bytes:
+        raise InvalidConfig(
+            f"{origin} makes a KV cache of {num_bytes} bytes, but only {memory.available_bytes} are available."
         )
     return num_blocks
 
