@@ -120,6 +120,14 @@ def test_bos_is_added_when_the_file_says_so(tmp_path):
     assert by_rule.encode("ab", add_special_tokens=True) == [1, 5]
 
 
+def test_end_tokens_are_special_whatever_their_type(tmp_path):
+    types = np.array([3, 3, 1, 1, 1, 1, 1, 4], np.int32)
+    tokenizer = tiny(tmp_path, tokenizer__ggml__token_type=types)
+    assert tokenizer.encode("a<|im_end|>1", add_special_tokens=False) == [3, 2, 7]
+    assert tokenizer.is_special(2)
+    assert not tokenizer.is_special(7)
+
+
 @pytest.mark.parametrize(
     ("pre", "text", "words"),
     [

@@ -75,11 +75,12 @@ class _Vocabulary:
         return (token_id,) if adds and isinstance(token_id, int) and 0 <= token_id < len(self.tokens) else ()
 
     def add_special_tokens(self, backend: tokenizers.Tokenizer) -> None:
-        """Have control and user-defined tokens found inside text; only the former are special."""
+        """Have control and user-defined tokens found inside text; control tokens and end tokens are special."""
+        end_ids = gguf_end_token_ids(self._file.metadata)
         added = [
-            tokenizers.AddedToken(token, special=kind == CONTROL_TOKEN, normalized=False)
-            for token, kind in zip(self.tokens, self._types, strict=True)
-            if kind in (CONTROL_TOKEN, USER_DEFINED_TOKEN) and token
+            tokenizers.AddedToken(token, special=kind == CONTROL_TOKEN or index in end_ids, normalized=False)
+            for index, (token, kind) in enumerate(zip(self.tokens, self._types, strict=True))
+            if token and (kind in (CONTROL_TOKEN, USER_DEFINED_TOKEN) or index in end_ids)
         ]
         backend.add_tokens(added)
 
