@@ -75,7 +75,7 @@ def test_third_parties_come_first(llama, monkeypatch):
 def test_a_third_party_that_cannot_be_imported_is_named(llama, monkeypatch):
     point = EntryPoint("LlamaForCausalLM", "no_such_package.models:Llama", registry.ENTRY_POINT_GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
-    with pytest.raises(UnsupportedModel, match="no_such_package.models:Llama cannot be imported"):
+    with pytest.raises(UnsupportedModel, match=r"no_such_package\.models:Llama cannot be imported"):
         select_model(llama, ModelConfig(model_impl="python"))
 
 

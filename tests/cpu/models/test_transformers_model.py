@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from support.loaded_models import load_tiny, model_files
 from support.paged_runner import PagedRunner
-from support.reference_logits import reference_logits
+from support.reference_logits import reference_decode_logits, reference_logits
 from support.tiny_checkpoints import MAMBA_SHAPE, NUM_BYTE_TOKENS, tiny_checkpoint
 from xllm_framework.config import ModelConfig
 from xllm_framework.errors import ModelLoadError
@@ -88,15 +88,17 @@ def test_logits_are_those_of_transformers(name):
 
 
 @pytest.mark.parametrize(("model_type", "rope"), [("phi3", LONGROPE), ("llama", DYNAMIC)])
-def test_a_long_neighbour_changes_no_frequencies(model_type, rope):
-    """Kinds of rope that look at the longest sequence of a batch must not look at a neighbour."""
+def test_neighbours_and_chunks_change_no_frequencies(model_type, rope):
+    """Kinds of rope that look at the longest sequence of a batch must look at each position alone."""
     folder = tiny_checkpoint(model_type, rope_parameters=rope, max_position_embeddings=64)
     runner = PagedRunner(load_tiny(folder, "transformers"))
     long, short = tokens_of(3, 100), tokens_of(4, 20)
+    expected = reference_decode_logits(folder, long, 1)
     logits = runner.step([(0, long), (1, short)])
     torch.testing.assert_close(logits[1], reference_logits(folder, short), atol=1e-4, rtol=0)
-    torch.testing.assert_close(logits[0], reference_logits(folder, long), atol=1e-4, rtol=0)
-    torch.testing.assert_close(runner.step([(2, short)])[0], logits[1], atol=1e-5, rtol=0)
+    torch.testing.assert_close(logits[0], expected, atol=1e-4, rtol=0)
+    for sequence, chunk in ((2, 1), (3, 17)):
+        torch.testing.assert_close(runner.run_chunked(sequence, long, chunk), expected, atol=1e-4, rtol=0)
 
 
 def test_half_types_pass_the_trial():

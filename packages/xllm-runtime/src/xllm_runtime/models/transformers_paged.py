@@ -6,9 +6,7 @@ Knows nothing of architectures: whether a model bears this is found out by trial
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol
 
 import torch
@@ -17,12 +15,11 @@ from torch import nn
 
 from xllm_runtime.attention import AttentionBackend, AttentionMetadata, AttentionSpec, select_attention
 from xllm_runtime.models.interface import KVCacheShape
+from xllm_runtime.models.transformers_rotary import PerPositionRotary, length_dependent_modules
 
 ATTENTION_NAME = "xllm_paged"
 CONTEXT_ATTRIBUTE = "xllm_attention"
 """Attribute of a model's attention modules that leads from the registered function back to the one who runs the model."""
-LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope")
-"""Kinds whose frequencies depend on the longest sequence of the step: each sequence then runs alone."""
 _UNSERVED_OPTIONS = ("s_aux", "position_bias", "head_mask")
 
 
@@ -61,7 +58,8 @@ class PagedForward:
         model.set_attn_implementation(ATTENTION_NAME)
         self._attention = PagedLayers(_record_layers(model), dtype, model.device)
         _set_context(model, self._attention)
-        self._rotary_modules = [module for module in model.modules() if _has_length_dependent_rope(module)]
+        for module in length_dependent_modules(model):
+            module.forward = PerPositionRotary(module)
 
     def kv_cache_shapes(self) -> list[KVCacheShape]:
         """See `CausalLM.kv_cache_shapes`."""
@@ -73,21 +71,9 @@ class PagedForward:
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
         """See `CausalLM.forward`."""
-        if not self._rotary_modules:
-            return self._run(token_ids, positions, attention)
-        return torch.cat(
-            [self._run_alone(token_ids[rows], positions[rows], one) for rows, one in split_sequences(attention)]
-        )
-
-    def _run(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
         self._attention.metadata = attention
         hidden: torch.Tensor = self._layers(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)[0]
         return hidden[0]
-
-    def _run_alone(self, token_ids: torch.Tensor, positions: torch.Tensor, one: AttentionMetadata) -> torch.Tensor:
-        for module in self._rotary_modules:
-            _forget_longest_sequence(module)
-        return self._run(token_ids, positions, one)
 
 
 class PagedLayers:
@@ -145,22 +131,6 @@ class _Recorder:
         return query.new_zeros(*query.shape[:2], value.shape[2])
 
 
-def split_sequences(attention: AttentionMetadata) -> Iterator[tuple[slice, AttentionMetadata]]:
-    """Yield (rows, metadata of that sequence alone) of each sequence of a step."""
-    starts = attention.query_start.tolist()
-    for row, (start, end) in enumerate(pairwise(starts)):
-        yield (
-            slice(start, end),
-            AttentionMetadata(
-                slot_mapping=attention.slot_mapping[start:end],
-                block_tables=attention.block_tables[row : row + 1],
-                query_start=attention.query_start[row : row + 2] - start,
-                seq_lens=attention.seq_lens[row : row + 1],
-                max_query_len=end - start,
-            ),
-        )
-
-
 def _register_attention() -> None:
     from transformers import AttentionInterface
 
@@ -204,16 +174,3 @@ def _set_context(model: nn.Module, context: AttentionContext) -> None:
     for module in model.modules():
         if hasattr(module, "layer_idx"):
             setattr(module, CONTEXT_ATTRIBUTE, context)
-
-
-def _has_length_dependent_rope(module: nn.Module) -> bool:
-    kinds: Any = getattr(module, "rope_type", None)
-    kinds = kinds.values() if isinstance(kinds, dict) else (kinds,)
-    return any(kind in LENGTH_DEPENDENT_ROPE for kind in kinds)
-
-
-def _forget_longest_sequence(module: Any) -> None:
-    """Reset the frequencies that a longer sequence of an earlier step has left in a `dynamic` rotary module."""
-    if hasattr(module, "original_inv_freq") and hasattr(module, "original_max_seq_len"):
-        module.max_seq_len_cached = module.original_max_seq_len
-        module.register_buffer("inv_freq", module.original_inv_freq.clone(), persistent=False)

@@ -13,6 +13,7 @@ import torch
 
 from xllm_runtime.attention import AttentionMetadata
 from xllm_runtime.models.interface import KVCacheShape
+from xllm_runtime.models.transformers_rotary import forget_longest_sequence, length_dependent_modules
 
 
 class RecomputeForward:
@@ -20,6 +21,7 @@ class RecomputeForward:
 
     def __init__(self, model: Any, dtype: torch.dtype) -> None:
         self._layers = model.base_model
+        self._rotary_modules = length_dependent_modules(model)
         self._token_ids: torch.Tensor | None = None
 
     def kv_cache_shapes(self) -> list[KVCacheShape]:
@@ -41,6 +43,8 @@ class RecomputeForward:
         for row, seq_len in enumerate(attention.seq_lens.tolist()):
             blocks = attention.block_tables[row, : -(-seq_len // block_size)].long()
             sequence = self._token_ids[blocks].view(-1)[:seq_len].long()
+            for module in self._rotary_modules:
+                forget_longest_sequence(module)
             num_new = starts[row + 1] - starts[row]
             hidden.append(self._layers(input_ids=sequence[None], use_cache=False)[0][0, seq_len - num_new :])
         return torch.cat(hidden)

@@ -179,6 +179,8 @@ class LlamaForCausalLM(nn.Module):
             reasons.append(f"activation {args.activation!r} is not silu")
         if args.rope_scaling.kind not in ROPE_KINDS:
             reasons.append(f"rope type {args.rope_scaling.kind!r} is unknown")
+        if args.partial_rotary_factor != 1.0 or args.head_dim % 2:
+            reasons.append("not every number of a head is rotated")
         if args.raw.get("quantization_config"):
             method = args.raw["quantization_config"].get("quant_method", "unknown")
             reasons.append(f"the weights are quantised ({method})")
