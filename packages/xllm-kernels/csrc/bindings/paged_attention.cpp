@@ -57,7 +57,8 @@ std::string entry(const char* name, int64_t index) { return std::string(name) + 
 void check_blocks(const kernels::PagedAttentionArgs& args, int64_t s, int64_t num_columns, int64_t num_blocks) {
   const int64_t num_rows = args.query_start[s + 1] - args.query_start[s];
   const int64_t first_position = args.seq_lens[s] - num_rows;
-  const int64_t first_key = args.sliding_window > 0 ? std::max<int64_t>(first_position + 1 - args.sliding_window, 0) : 0;
+  const int64_t window_start = args.sliding_window > 0 ? first_position + 1 - args.sliding_window : 0;
+  const int64_t first_key = std::max<int64_t>(window_start, 0);
   const int64_t end_block = (args.seq_lens[s] + args.block_size - 1) / args.block_size;
   if (end_block > num_columns)
     fail(entry("seq_lens", s) + " is " + std::to_string(args.seq_lens[s]) + ", more than the " +

@@ -42,7 +42,9 @@ class Tensor {
   const T* as() const {
     return static_cast<const T*>(memory_);
   }
-  kernels::DType dtype() const { return scalar_ == Scalar::bfloat16 ? kernels::DType::bfloat16 : kernels::DType::float32; }
+  kernels::DType dtype() const {
+    return scalar_ == Scalar::bfloat16 ? kernels::DType::bfloat16 : kernels::DType::float32;
+  }
 
   // Each throws ValueError (TypeError for element types) that names the argument and what it should have been.
   void expect_dims(int num_dims) const;

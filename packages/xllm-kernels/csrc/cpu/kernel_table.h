@@ -17,7 +17,8 @@ struct KernelTable {
   void (*rotary_embedding)(const RotaryEmbeddingArgs& args, int64_t begin, int64_t end);
   void (*silu_and_mul)(const SiluAndMulArgs& args, int64_t begin, int64_t end);
   void (*attend)(const PagedAttentionArgs& args, const AttentionItem& item, float* partials);
-  void (*merge_partials)(const PagedAttentionArgs& args, const AttentionItem& first, int64_t num_parts, float* partials);
+  void (*merge_partials)(const PagedAttentionArgs& args, const AttentionItem& first, int64_t num_parts,
+                         float* partials);
 };
 
 // The table in use; chosen at the first call.

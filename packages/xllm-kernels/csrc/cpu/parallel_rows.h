@@ -16,7 +16,8 @@ void parallel_rows(void (*kernel)(const Args&, int64_t, int64_t), const Args& ar
     void (*kernel)(const Args&, int64_t, int64_t);
     const Args& args;
   } call{kernel, args};
-  const int64_t grain = row_elements < kElementsPerPiece ? kElementsPerPiece / (row_elements > 0 ? row_elements : 1) : 1;
+  const int64_t elements = row_elements > 0 ? row_elements : 1;
+  const int64_t grain = elements < kElementsPerPiece ? kElementsPerPiece / elements : 1;
   parallel_for(
       num_rows, grain,
       [](void* context, int64_t begin, int64_t end) {

@@ -26,9 +26,9 @@ inline void prefetch(const Tile<T>& next, int64_t begin, int64_t end, int64_t he
   constexpr int64_t line = 64 / sizeof(T);
   for (int64_t k = begin; k < end && k < next.end; ++k) {
     if (k < next.begin) continue;
-    for (int64_t i = 0; i < head_dim; i += line) {
-      __builtin_prefetch(next.keys[k] + i);
-      __builtin_prefetch(next.values[k] + i);
+    for (int64_t i = 0; i < head_dim; i += line) {  // into the second level: a tile may fill the first
+      __builtin_prefetch(next.keys[k] + i, 0, 2);
+      __builtin_prefetch(next.values[k] + i, 0, 2);
     }
   }
 }
