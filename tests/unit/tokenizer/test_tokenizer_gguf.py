@@ -14,9 +14,15 @@ from support.tiny_gguf import tiny_llama_metadata, write_gguf
 from xllm_framework.config import LoadConfig
 from xllm_framework.errors import ModelLoadError
 from xllm_framework.model import ModelFiles, resolve_model
+from xllm_framework.model.gguf_file import GGUFFile
 from xllm_framework.tokenizer import load_tokenizer
+from xllm_framework.tokenizer.gguf_tokenizer import load_gguf_tokenizer
 
-RECORDED = Path(__file__).parent / "data" / "llama_cpp_tokens.json.gz"
+DATA = Path(__file__).parent / "data"
+
+
+def recorded(name):
+    return json.loads(gzip.decompress((DATA / f"{name}.json.gz").read_bytes()))
 
 
 @pytest.fixture(scope="module")
@@ -30,14 +36,23 @@ def tiny(tmp_path, **changes):
 
 
 def test_tokens_equal_llama_cpps(demo):
-    recorded = json.loads(gzip.decompress(RECORDED.read_bytes()))
-    assert len(recorded) == 3000
-    differing = [text for text, ids in recorded if demo.encode(text, add_special_tokens=False) != ids]
-    assert differing == []
+    pairs = recorded("llama_cpp_tokens")
+    assert len(pairs) == 3000
+    assert [text for text, ids in pairs if demo.encode(text, add_special_tokens=False) != ids] == []
+
+
+@pytest.mark.parametrize("rule", ["default", "gpt-2", "llama-bpe", "qwen2", "tekken", "gpt-4o"])
+def test_tokens_of_other_word_rules_equal_llama_cpps(rule):
+    file = GGUFFile(resolve_model("", LoadConfig()).path)
+    file.metadata["tokenizer.ggml.pre"] = rule
+    tokenizer = load_gguf_tokenizer(file)
+    texts = [text for text, _ in recorded("llama_cpp_tokens")]
+    expected = recorded("llama_cpp_word_rules")[rule]
+    assert [tokenizer.encode(text, add_special_tokens=False) for text in texts[: len(expected)]] == expected
 
 
 def test_recorded_tokens_decode_to_their_text(demo):
-    for text, ids in json.loads(gzip.decompress(RECORDED.read_bytes())):
+    for text, ids in recorded("llama_cpp_tokens"):
         assert demo.decode(ids, skip_special_tokens=False) == text
         assert demo.join_bytes(ids, skip_special_tokens=False) == text.encode()
 
