@@ -14,6 +14,7 @@ from support.tiny_checkpoints import NUM_BYTE_TOKENS, tiny_checkpoint
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import RopeScaling, load_model_args
 from xllm_runtime.layers.rope_frequencies import max_rotary_position, rotary_angles
+from xllm_runtime.models.llm.llama import LlamaForCausalLM
 
 HALF = 8
 """Pairs of a head of the tiny models: 64 / 4 / 2."""
@@ -86,6 +87,16 @@ def test_a_position_has_one_angle_whatever_is_asked_with_it(name):
         alone, same_factor = rotary_angles(args, torch.tensor([position]))
         assert torch.equal(alone[0], together[position])
         assert same_factor == factor
+
+
+@pytest.mark.parametrize("name", SCALINGS)
+def test_tables_are_made_on_the_cpu_for_any_device(name):
+    args = load_model_args(model_files(scaled_checkpoint(name)))
+    with torch.device("meta"):
+        assert LlamaForCausalLM(args, torch.bfloat16).rotary.cos_sin_cache.device.type == "meta"
+        angles, _ = rotary_angles(args, torch.arange(4, device="cpu"))
+    assert angles.device.type == "cpu"
+    assert angles.dtype == torch.float32
 
 
 def test_unknown_kinds_and_missing_parameters_are_named():

@@ -42,6 +42,7 @@ def max_rotary_position(args: ModelArgs) -> int:
 def rotary_angles(args: ModelArgs, positions: torch.Tensor) -> tuple[torch.Tensor, float]:
     """Return (float32 angles [P, rotary_dim / 2] of int64 `positions` [P], the factor of cosines and sines).
 
+    `positions` lie on the CPU, and so does the result, whatever the default device.
     Raises `UnsupportedModel` for a kind, or a setting of one, that is not known.
     """
     kind, parameters = args.rope_scaling.kind, args.rope_scaling.parameters
@@ -119,7 +120,9 @@ def _yarn_attention_factor(parameters: dict[str, Any], factor: float) -> float:
 def _longrope(args: ModelArgs, parameters: dict[str, Any], positions: torch.Tensor) -> tuple[torch.Tensor, float]:
     """Divide each frequency by its own factor: one list within the original context, another beyond it."""
     original = parameters["original_max_position_embeddings"]
-    lists = [torch.tensor(parameters[f"{name}_factor"], dtype=torch.float32) for name in ("short", "long")]
+    lists = [
+        torch.tensor(parameters[f"{name}_factor"], dtype=torch.float32, device="cpu") for name in ("short", "long")
+    ]
     for name, factors in zip(("short", "long"), lists, strict=True):
         if len(factors) != rotary_dim(args) // 2:
             raise UnsupportedModel(

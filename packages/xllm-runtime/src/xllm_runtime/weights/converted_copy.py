@@ -65,6 +65,8 @@ class ConvertedCopy:
             threading.Thread(target=self._publish, name="xllm-converted-copy", daemon=True).start()
 
     def _map_temporary(self, size: int) -> torch.Tensor:
+        if not hasattr(os, "posix_fallocate"):
+            raise OSError("this system cannot reserve space for a file")
         self._folder.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(dir=self._folder, prefix=self._stem, suffix=".tmp")
         self._temporary = Path(name)

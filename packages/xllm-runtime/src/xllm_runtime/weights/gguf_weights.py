@@ -25,6 +25,8 @@ from xllm_runtime.weights.safetensors_file import TensorEntry, lay_out, typed_vi
 
 CHUNK_ELEMENTS = 1 << 16
 """Elements dequantised at a time: the intermediate arrays stay in the cache, and memory stays flat."""
+MAX_THREADS = 8
+"""More would only wait for the interpreter between numpy's calls."""
 INTERLEAVED_ARCHITECTURE = "llama"
 
 
@@ -86,7 +88,7 @@ def _row_order(name: str, tensor: GGUFTensor, args: ModelArgs) -> npt.NDArray[np
 def _convert_all(
     conversions: list[_Conversion], entries: list[TensorEntry], storage: torch.Tensor, data_start: int
 ) -> None:
-    with ThreadPoolExecutor(os.cpu_count() or 1, "xllm-gguf") as pool:
+    with ThreadPoolExecutor(min(MAX_THREADS, os.cpu_count() or 1), "xllm-gguf") as pool:
         targets = [typed_view(storage, entry, data_start) for entry in entries]
         for _ in pool.map(_convert, conversions, targets):
             pass  # re-raises what a conversion raised
