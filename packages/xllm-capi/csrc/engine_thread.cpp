@@ -184,6 +184,8 @@ void Engine::on_delta(std::uint64_t id, Event &event) {
 }
 
 void Engine::on_finished(std::uint64_t id, Outcome outcome, Usage usage) {
+    // The first request to hear of it: the whole engine has ended, and the handle says so before any caller returns.
+    if (outcome.status == XLLM_ERROR_ENGINE_DEAD) throw Failure(outcome.status, outcome.message);
     const auto request = take(id);
     if (request == nullptr) return;
     if (request->is_muted()) outcome = {XLLM_ERROR_CANCELLED, "The request was cancelled."};
