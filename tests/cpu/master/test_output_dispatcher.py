@@ -79,7 +79,7 @@ def test_text_arrives_in_deltas_without_the_end_token(front):
     front.add()
     front.step(delta("Hello"))
     front.step(delta(" world"))
-    front.step(delta(EOS_ID, end="stop"))
+    front.step(delta(EOS_ID, end="stop", stop_reason=EOS_ID))
     front.end()
     assert [output.outputs[0].text for output in front.outputs["a"]] == ["Hello", " world", ""]
     assert [output.finished for output in front.outputs["a"]] == [False, False, True]

@@ -14,7 +14,7 @@ class SequenceStream:
     the text. Tokens behind the one that completed a stop string are dropped.
     """
 
-    __slots__ = ("_detokenizer", "_index", "_matcher", "is_finished", "num_output_tokens")
+    __slots__ = ("_detokenizer", "_index", "_matcher", "_stop_token_ids", "is_finished", "num_output_tokens")
 
     def __init__(self, index: int, tokenizer: Tokenizer, sampling: SamplingParams, *, is_continuation: bool) -> None:
         self._index = index
@@ -26,6 +26,7 @@ class SequenceStream:
             if sampling.stop
             else None
         )
+        self._stop_token_ids = sampling.stop_token_ids
         self.num_output_tokens = 0
         self.is_finished = False
 
@@ -53,7 +54,7 @@ class SequenceStream:
             self.is_finished = True
         elif reason is not None:
             output.finish_reason = FinishReason(reason)
-            output.stop_reason = delta.stop_reason
+            output.stop_reason = delta.stop_reason if delta.stop_reason in self._stop_token_ids else None
             self.is_finished = True
         return output
 
