@@ -28,8 +28,8 @@ from xllm_scheduler import Scheduler
 BLOCK_SIZE = 16
 SHORT, LONG = 128, 4096
 LOOKUP_TOKENS = 32768
-STEPS = 60
-ROUNDS = 5
+STEPS = 15
+ROUNDS = 20
 GOALS_MS = {32: 0.2, 256: 1.0}
 LOOKUP_GOAL_MS = 3.0
 LENGTH_TOLERANCE = 1.15
@@ -99,7 +99,7 @@ def measure_lookup() -> float:
     manager.publish(first, 0)
     manager.free(first)
     durations = []
-    for _ in range(4 * ROUNDS):
+    for _ in range(ROUNDS):
         sequence = Sequence("again", 0, prompt)
         start = time.perf_counter()
         manager.admit(sequence, manager.match_prefix(sequence), LOOKUP_TOKENS)

@@ -29,8 +29,6 @@ class SchedulerStates(RuleBasedStateMachine):
     )
     def start(self, **options) -> None:
         self.harness = SchedulerHarness(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, **options)
-        self.aborted: set[tuple[str, int]] = set()
-        self.pending_aborts: list[str | tuple[str, int]] = []
 
     @rule(
         prompt=st.lists(ALPHABET, min_size=1, max_size=50),
@@ -53,23 +51,26 @@ class SchedulerStates(RuleBasedStateMachine):
             prompt_logprobs=1 if wants_prompt_logprobs else None,
         )
 
-    @rule(data=st.data(), is_whole=st.booleans(), is_in_flight=st.booleans())
-    def abort(self, data, is_whole: bool, is_in_flight: bool) -> None:
-        sequences = [s for request in self.harness.requests.values() for s in request.sequences if not s.is_finished]
-        if not sequences:
-            return
-        victim = data.draw(st.sampled_from(sequences))
-        target = victim.request_id if is_whole else (victim.request_id, victim.index)
-        if is_in_flight:
-            self.pending_aborts.append(target)
-        else:
-            self.harness.scheduler.abort([target])
+    @rule(data=st.data(), is_whole=st.booleans())
+    def abort(self, data, is_whole: bool) -> None:
+        self.harness.scheduler.abort(self._draw_targets(data, is_whole))
+
+    @rule(data=st.data(), is_whole=st.booleans())
+    def abort_in_flight(self, data, is_whole: bool) -> None:
+        targets = self._draw_targets(data, is_whole)
+        self.harness.step(before_update=lambda: self.harness.scheduler.abort(targets))
 
     @rule(count=st.integers(1, 12))
     def step(self, count: int) -> None:
         for _ in range(count):
-            aborts, self.pending_aborts = self.pending_aborts, []
-            self.harness.step(before_update=lambda aborts=aborts: self.harness.scheduler.abort(aborts))
+            self.harness.step()
+
+    def _draw_targets(self, data, is_whole: bool) -> list[str | tuple[str, int]]:
+        sequences = [s for request in self.harness.requests.values() for s in request.sequences if not s.is_finished]
+        if not sequences:
+            return []
+        victim = data.draw(st.sampled_from(sequences))
+        return [victim.request_id if is_whole else (victim.request_id, victim.index)]
 
     @invariant()
     def is_consistent(self) -> None:

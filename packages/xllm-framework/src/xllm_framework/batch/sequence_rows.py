@@ -64,19 +64,15 @@ class SequenceRows:
         return np.array(rows, np.intp)
 
     def _make_room(self, batch: Batch) -> None:
-        """Give up the rows of other sequences if this batch might need more than are free; grow if that is too few."""
+        """Unless a row is free for each scheduled sequence: give up the rows of others, and grow to twice the batch."""
         if len(self._free_rows) >= len(batch):
             return
-        tables = [item.sequence.block_table for item in batch.scheduled]
-        num_missing = sum(id(table) not in self._row_of for table in tables)
-        if len(self._free_rows) >= num_missing:
-            return
-        kept = set(map(id, tables))
+        kept = {id(item.sequence.block_table) for item in batch.scheduled}
         for key in [key for key in self._row_of if key not in kept]:
             row = self._row_of.pop(key)
             self._tables[row] = None
             self._free_rows.append(row)
-        while len(self._free_rows) < num_missing:
+        while len(self.seeds) < 2 * len(batch):
             self._double_rows()
 
     def _open_row(self, item: ScheduledSequence) -> int:
