@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from xllm_script_model import script
 
 from support.server_process import ServerProcess
-
-STRICT_TEMPLATE = """
-{%- for message in messages %}
-{%- if message.role == 'system' and not loop.first %}{{ raise_exception('System message must be at the beginning.') }}{% endif %}
-{%- if not loop.first and message.role == loop.previtem.role %}{{ raise_exception('Roles must alternate.') }}{% endif %}
-{{- '<|' + message.role + '|>' + message.content + '<|end|>' }}
-{%- endfor %}
-{%- if add_generation_prompt %}<|assistant|>{% endif %}
-"""
-
-
-@pytest.fixture(scope="module")
-def strict_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """The script model with a template that refuses what it does not like."""
-    template: Path = tmp_path_factory.mktemp("template") / "strict.jinja"
-    template.write_text(STRICT_TEMPLATE)
-    with ServerProcess("--chat-template", str(template)) as process:
-        yield process
-        process.assert_alive()
 
 
 def turns(*roles: str) -> list[dict[str, Any]]:

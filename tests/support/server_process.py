@@ -46,8 +46,12 @@ def eventually(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
 class ServerProcess:
     """One server; use it as a context manager. Arguments are the command line's."""
 
-    def __init__(self, *arguments: str, model: Path | None = None) -> None:
+    def __init__(self, *arguments: str, model: Path | None = None, api_key: str = "") -> None:
         command = [sys.executable, "-m", "xllm_server", "--model", str(model or script_checkpoint()), "--port", "0"]
+        if "--num-blocks" not in arguments:
+            command += ["--num-blocks", "1024"]
+        if api_key:
+            command += ["--api-key", api_key]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "default"}
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed in __exit__
         self.process = subprocess.Popen(
@@ -55,7 +59,8 @@ class ServerProcess:
         )
         self.lines: list[str] = []
         self.base_url = self._wait_until_ready()
-        self.client = httpx.Client(base_url=self.base_url, timeout=60)
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.client = httpx.Client(base_url=self.base_url, timeout=60, headers=headers)
 
     def __enter__(self) -> ServerProcess:
         return self

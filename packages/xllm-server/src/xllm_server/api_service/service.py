@@ -77,8 +77,8 @@ class GenerationService(ABC, Generic[BodyT]):
         generation = Generation(self._state, http)
         try:
             body = await self._read(http)
-            request_id = self._request_id(http, body)
             prepare = self.check(body)
+            request_id = self._request_id(http, body)
             await generation.start(lambda: prepare(request_id), is_streamed=bool(body.stream))
             await generation.wait_first()
             rendering = self.rendering(body, f"{self.id_prefix}{request_id}", generation)

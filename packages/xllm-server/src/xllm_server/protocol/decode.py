@@ -18,7 +18,7 @@ from xllm_server.protocol.unsupported import refuse_unsupported
 RequestT = TypeVar("RequestT", bound=msgspec.Struct)
 
 _LOCATION = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
-_LAST_KEY = re.compile(r'"([A-Za-z_]\w*)"\s*:\s*(?:"[^"]*)?$')
+_LAST_KEY = re.compile(r'"([A-Za-z_]\w*)"\s*:\s*(?:-|"[^"]*)?$')
 
 
 def check_content_type(content_type: str | None) -> None:
