@@ -119,10 +119,10 @@ def print_profile(num_seqs: int) -> None:
         loop.step()
     profile.disable()
     text = io.StringIO()
-    pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(10)
+    pstats.Stats(profile, stream=text).strip_dirs().sort_stats("tottime").print_stats(10)
     lines = [line for line in text.getvalue().splitlines() if line.strip()]
     print(f"\nTop ten by own time, 200 steps of {num_seqs} sequences:")
-    print("\n".join(line.replace("packages/", "").rsplit("/src/", 1)[-1] for line in lines[-11:]))
+    print("\n".join(lines[-11:]))
 
 
 def main() -> int:
