@@ -120,13 +120,27 @@ def test_only_equal_salts_share() -> None:
     assert cached == [0, 0, 0, 16, 0]
 
 
-def test_smaller_priority_is_admitted_first_and_preempted_last() -> None:
+def test_smaller_priority_is_admitted_first() -> None:
     harness = SchedulerHarness(max_num_seqs=1)
     for name, priority in (("a", 1), ("b", 2), ("c", 0), ("d", 1)):
         harness.add(name, PROMPT[:5], max_tokens=2, ignore_eos=True, priority=priority)
     harness.run()
     ended = [delta.request_id for delta in harness.deltas if delta.finish_reason]
     assert ended == ["c", "a", "d", "b"]
+
+
+def test_larger_priority_is_preempted_first_however_old() -> None:
+    harness = SchedulerHarness(num_blocks=12, enable_prefix_cache=False)
+    harness.add("old", PROMPT[:12], max_tokens=20, ignore_eos=True, priority=5)
+    harness.step()
+    for name in ("new", "newer"):
+        harness.add(name, PROMPT[5:17], max_tokens=20, ignore_eos=True)
+    harness.run()
+    harness.check_outputs()
+    preemptions = {name: request.sequences[0].num_preemptions for name, request in harness.requests.items()}
+    assert preemptions["old"] > 0
+    assert preemptions["new"] == 0
+    assert [d.request_id for d in harness.deltas if d.finish_reason][-1] == "old"
 
 
 def test_the_newest_is_preempted_and_comes_back_before_those_who_wait() -> None:

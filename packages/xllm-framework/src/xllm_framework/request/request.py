@@ -12,7 +12,8 @@ class Request:
     """One inference request with `sampling.n` sequences over the same prompt.
 
     `arrival_time_s` and `deadline_s` are readings of the engine's clock (seconds, monotonic); `deadline_s` None means
-    none. `cache_salt` separates prefix-cache entries: only requests with an equal salt share blocks.
+    none. A smaller `priority` is served first. `cache_salt` separates prefix-cache entries: only requests with an equal
+    salt share blocks.
     """
 
     __slots__ = (
