@@ -10,9 +10,10 @@ import time
 import pytest
 from xllm_script_model import EOS, RAISE, SLOW, script, token_id, write_checkpoint
 
-from support.masters import TIMEOUT_S, start
+from support.masters import TIMEOUT_S, Collector, start
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead, InvalidRequest, ModelLoadError, QueueFull, ShuttingDown
+from xllm_framework.request import SamplingParams
 from xllm_runtime.master import ChatInput, LLMMaster
 
 
@@ -80,14 +81,12 @@ def test_many_requests_at_once(master):
 
 
 def test_streams_arrive_token_by_token(master):
-    _, collector = start(master, slow(*"abcdefgh"))
+    prepared, collector = start(master, slow(*"abcdefgh", *["x"] * 500))
+    collector.wait_for(8)
+    assert not collector.is_finished
+    assert [delta.outputs[0].text for delta in collector.deltas[:8]] == list("abcdefgh")
+    master.cancel(prepared.request_id)
     collector.result()
-    collector2 = start(master, slow(*"abcdefgh"))[1]
-    collector2.wait_for(3)
-    assert not collector2.is_finished
-    texts = [delta.outputs[0].text for delta in collector2.deltas[:3]]
-    assert texts == ["a", "b", "c"]
-    assert collector2.result().outputs[0].text == "abcdefgh"
 
 
 def test_cancel_frees_the_blocks(master):
@@ -131,8 +130,6 @@ def test_a_wrong_request_is_refused_before_it_is_submitted(master):
 
 
 def test_the_same_client_id_twice(master):
-    from support.masters import Collector
-    from xllm_framework.request import SamplingParams
 
     collectors = []
     for text in ("first", "second"):
@@ -169,13 +166,13 @@ def test_requests_from_many_threads(master):
 def test_a_full_queue_refuses(checkpoint):
     master = create(checkpoint, engine_process=False, max_num_seqs=1, max_num_waiting=2)
     try:
-        running = start(master, slow(*["x"] * 50))[1]
+        running = start(master, slow(*["x"] * 200))[1]
         running.wait_for(1)
         waiting = [start(master, script("A"))[1] for _ in range(2)]
         with pytest.raises(QueueFull, match="max_num_waiting") as caught:
             start(master, script("A"))
         assert caught.value.retry_after_s > 0
-        assert [collector.result().outputs[0].text for collector in (running, *waiting)] == ["x" * 50, "A", "A"]
+        assert [collector.result().outputs[0].text for collector in (running, *waiting)] == ["x" * 200, "A", "A"]
         assert start(master, script("B"))[1].result().outputs[0].text == "B"
     finally:
         master.close()
@@ -183,14 +180,14 @@ def test_a_full_queue_refuses(checkpoint):
 
 def test_drain_lets_running_requests_end(checkpoint):
     master = create(checkpoint, engine_process=False)
-    collector = start(master, slow(*["x"] * 20))[1]
+    collector = start(master, slow(*["x"] * 100))[1]
     assert not master.drain(0.0)
     with pytest.raises(ShuttingDown):
         start(master, script("A"))
     assert master.health() is not None
     assert master.drain(TIMEOUT_S)
     assert collector.is_finished
-    assert collector.result().outputs[0].text == "x" * 20
+    assert collector.result().outputs[0].text == "x" * 100
     master.close()
 
 

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from xllm_framework.errors import EngineDead
+from xllm_framework.errors import EngineDead, InvalidRequest
 from xllm_framework.request import FinishReason, RequestOutput, RequestTimings, SequenceOutput, TokenLogprob
 from xllm_framework.request.messages import EngineFailed, EngineStats, FromEngine, SequenceDelta, StepOutputs
 from xllm_framework.tokenizer import Tokenizer
@@ -158,11 +158,14 @@ class RequestOutputDispatcher:
 
         Raises:
             EngineDead: the engine side has ended.
+            InvalidRequest: the very same request is in flight.
         """
         in_flight = _InFlight(prepared, self._tokenizer, on_output)
         with self._lock:
             if self.failure is not None:
                 raise EngineDead(self.failure.message)
+            if prepared.request_id in self._in_flight:
+                raise InvalidRequest(f"Request {prepared.request_id} was submitted already.")
             self._in_flight[prepared.request_id] = in_flight
 
     def cancel(self, request_id: str) -> None:

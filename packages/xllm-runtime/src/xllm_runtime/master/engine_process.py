@@ -94,4 +94,6 @@ def _end_with_parent(parent_pid: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    logging.shutdown()
+    os._exit(status)  # everything is closed and sent; tearing the interpreter and its libraries down takes long

@@ -6,6 +6,7 @@ import queue
 import threading
 
 from xllm_framework.config import XLLMConfig
+from xllm_framework.errors import EngineDead
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request.messages import EngineFailed, Shutdown, ToEngine
 from xllm_runtime.master.engine_client import OnMessage
@@ -39,9 +40,11 @@ class InProcessClient:
     def _run(self) -> None:
         try:
             from xllm_runtime.master.engine_side import run_engine_side  # here, so that the front side imports no torch
-        except Exception as error:  # a broken installation must not leave the front side waiting
-            self._on_message(EngineFailed(f"The engine could not start: {error}", "internal"))
-            return
-        files = self._files.get()
-        if files is not None:
-            run_engine_side(self._config, files, self._inbox, self._on_message)
+
+            files = self._files.get()
+            if files is not None:
+                run_engine_side(self._config, files, self._inbox, self._on_message)
+        except BaseException as error:  # even a SystemExit of a plug-in must not leave the front side waiting
+            self._on_message(
+                EngineFailed(f"The engine's thread has ended: {type(error).__name__}: {error}", EngineDead.kind)
+            )
