@@ -27,7 +27,7 @@ def new_request(draw: random.Random, number: int) -> Request:
     params = SamplingParams(
         temperature=draw.choice([0.0, 0.5, 1.5]),
         top_p=draw.choice([1.0, 0.9]),
-        top_k=draw.choice([-1, 0, 1, 40]),
+        top_k=draw.choice([-1, 0, 1, 40, 10**12]),
         min_p=draw.choice([0.0, 0.1]),
         logprobs=draw.choice([None, 0, 5]),
         presence_penalty=draw.choice([0.0, 1.0]),

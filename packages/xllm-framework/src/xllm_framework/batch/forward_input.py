@@ -95,20 +95,22 @@ class ForwardInputBuilder:
 
     def build(self, batch: Batch) -> ForwardInput:
         """Return the arrays of `batch`, which the caller owns; O(tokens + sequences + new blocks) in Python."""
-        scheduled = batch.scheduled
+        scheduled, num_sequences = batch.scheduled, len(batch)
         starts = np.array([item.start for item in scheduled], np.int32)
-        lengths = np.array([item.num_scheduled_tokens for item in scheduled], np.int32)
         num_tokens_of = np.array([item.sequence.num_tokens for item in scheduled], np.int32)
-        seq_lens = starts + lengths
-        sampled = np.flatnonzero(seq_lens == num_tokens_of)
-        query_start = np.zeros(len(batch) + 1, np.int32)
-        np.cumsum(lengths, out=query_start[1:])
-        max_query_len = int(lengths.max()) if len(batch) else 0
-        if max_query_len <= 1:
-            sequence_of, positions = np.arange(len(batch)), starts
+        if batch.num_tokens == num_sequences:  # one token each, as in most steps
+            max_query_len = min(num_sequences, 1)
+            query_start = np.arange(num_sequences + 1, dtype=np.int32)
+            sequence_of, positions, seq_lens = query_start[:-1], starts, starts + 1
         else:
-            sequence_of = np.repeat(np.arange(len(batch)), lengths)
+            lengths = np.array([item.num_scheduled_tokens for item in scheduled], np.int32)
+            max_query_len = int(lengths.max())
+            query_start = np.zeros(num_sequences + 1, np.int32)
+            np.cumsum(lengths, out=query_start[1:])
+            sequence_of = np.repeat(np.arange(num_sequences, dtype=np.int32), lengths)
             positions = np.arange(batch.num_tokens, dtype=np.int32) + (starts - query_start[:-1])[sequence_of]
+            seq_lens = starts + lengths
+        sampled = np.flatnonzero(seq_lens == num_tokens_of)
         rows = self._rows.rows_of(batch)
         width = max((len(item.sequence.block_table) for item in scheduled), default=1)
         block_tables = self._rows.block_tables[rows, :width]
@@ -151,11 +153,11 @@ class ForwardInputBuilder:
         result = SamplingRows(
             temperature=temperature,
             top_p=top_p,
-            top_k=top_k.astype(np.int32),
+            top_k=top_k,
             min_p=min_p,
             seed=self._rows.seeds[rows],
-            step=num_tokens_of - num_prompt_tokens,
-            num_logprobs=num_logprobs.astype(np.int32),
+            step=(num_tokens_of - num_prompt_tokens).astype(np.int64),
+            num_logprobs=num_logprobs,
             presence_penalty=presence,
             frequency_penalty=frequency,
             repetition_penalty=repetition,

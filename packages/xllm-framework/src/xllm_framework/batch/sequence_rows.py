@@ -4,7 +4,7 @@ Knows nothing of a step's inputs: `ForwardInputBuilder` gathers them from here. 
 
     block_tables   int32 [C, W]        its block ids, then 0
     floats         float32 [6, C]      temperature, top_p, min_p, presence, frequency, repetition penalty
-    integers       int64 [4, C]        top_k, num_logprobs, num_prompt_tokens, 1 if it has options that few use
+    integers       int32 [4, C]        top_k, num_logprobs, num_prompt_tokens, 1 if it has options that few use
     seeds          uint64 [C]          already mixed with the sequence's index
 
 Relies on `Sequence.block_table`: a table only grows, and a new list takes its place when blocks are given up.
@@ -26,6 +26,8 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 _INITIAL_ROWS = 64
 _INITIAL_WIDTH = 32
+_MAX_TOP_K = 2**31 - 1
+"""Larger ones mean the same: no vocabulary has so many tokens."""
 
 
 class SequenceRows:
@@ -34,7 +36,7 @@ class SequenceRows:
     def __init__(self) -> None:
         self.block_tables: npt.NDArray[np.int32] = np.zeros((_INITIAL_ROWS, _INITIAL_WIDTH), np.int32)
         self.floats: npt.NDArray[np.float32] = np.zeros((6, _INITIAL_ROWS), np.float32)
-        self.integers: npt.NDArray[np.int64] = np.zeros((4, _INITIAL_ROWS), np.int64)
+        self.integers: npt.NDArray[np.int32] = np.zeros((4, _INITIAL_ROWS), np.int32)
         self.seeds: npt.NDArray[np.uint64] = np.zeros(_INITIAL_ROWS, np.uint64)
         self._row_of: dict[int, int] = {}
         self._tables: list[list[int] | None] = [None] * _INITIAL_ROWS
@@ -43,9 +45,9 @@ class SequenceRows:
         self._free_rows = list(range(_INITIAL_ROWS - 1, -1, -1))
 
     @property
-    def num_prompt_tokens(self) -> npt.NDArray[np.int64]:
-        """Prompt length by row, int64 [C]."""
-        num_prompt_tokens: npt.NDArray[np.int64] = self.integers[2]
+    def num_prompt_tokens(self) -> npt.NDArray[np.int32]:
+        """Prompt length by row, int32 [C]."""
+        num_prompt_tokens: npt.NDArray[np.int32] = self.integers[2]
         return num_prompt_tokens
 
     def rows_of(self, batch: Batch) -> npt.NDArray[np.intp]:
@@ -91,7 +93,7 @@ class SequenceRows:
             params.repetition_penalty,
         )
         self.integers[:, row] = (
-            max(params.top_k, 0),
+            min(max(params.top_k, 0), _MAX_TOP_K),
             -1 if params.logprobs is None else params.logprobs,
             item.sequence.num_prompt_tokens,
             bool(params.has_penalties or params.logit_bias or params.min_tokens),
