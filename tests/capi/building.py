@@ -14,7 +14,7 @@ PACKAGE = HERE.parents[1] / "packages" / "xllm-capi"
 EXAMPLES = PACKAGE / "examples"
 PROGRAMS = HERE / "programs"
 WARNINGS = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-Wshadow"]
-SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g", "-O1"]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g1", "-O0"]
 TIMEOUT_S = 120
 
 Build = Callable[..., Path]

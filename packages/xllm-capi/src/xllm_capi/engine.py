@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
+
 from xllm_capi.connection import Connection
 from xllm_capi.messages import PROTOCOL_VERSION, Failed, Start
 from xllm_capi.session import Session
@@ -59,14 +61,17 @@ def main(argv: Sequence[str] | None = None, create: CreateMaster = create_master
 
 def serve_host(connection: Connection, create: CreateMaster) -> int:
     """Load what the host's first message asks for and serve it alone; return the exit code."""
-    message = connection.receive()
-    if message is None:
-        return 0
     try:
+        message = connection.receive()
+        if message is None:
+            connection.close()
+            return 0
         config = read_start(message)
         master = create(config)
-    except XLLMError as error:
-        connection.send(Failed(error.kind, error.message))
+    except (XLLMError, msgspec.DecodeError) as error:
+        kind = error.kind if isinstance(error, XLLMError) else InvalidConfig.kind
+        connection.send(Failed(kind, str(error)))
+        connection.close()
         return 2
     with ThreadPoolExecutor(config.service.num_request_handling_threads, "xllm-capi-prepare") as pool:
         session = Session(connection, master, pool)

@@ -49,8 +49,11 @@ class Listener:
                 os.umask(before)
             self._socket.listen(_BACKLOG)
         except OSError as error:
-            self._socket.close()
+            self._close_sockets()
             raise InvalidConfig(f"The socket {self.path} cannot be made: {error}.") from error
+        except InvalidConfig:
+            self._close_sockets()
+            raise
 
     def serve(self, master: LLMMaster, num_threads: int) -> str | None:
         """Serve every host that attaches until `stop`; return None then, or why the engine has failed."""
@@ -66,9 +69,13 @@ class Listener:
         self._wake_send.send(b"x")
 
     def close(self) -> None:
-        """Remove the socket file."""
-        self._socket.close()
+        """Take no more hosts and remove the socket file."""
+        self._close_sockets()
         self.path.unlink(missing_ok=True)
+
+    def _close_sockets(self) -> None:
+        for owned in (self._socket, self._wake_receive, self._wake_send):
+            owned.close()
 
     def _on_failure(self, reason: str) -> None:
         self._reason = reason
