@@ -25,6 +25,9 @@ from xllm_runtime.models.transformers_trial import Trial
 
 logger = logging.getLogger(__name__)
 
+PLAIN_ATTENTION = "eager"
+"""transformers' attention that knows all that a model asks for; sdpa leaves out soft caps in some versions."""
+
 
 class ForwardStrategy(Protocol):
     """One way to compute a step with a transformers model; methods as in `CausalLM`."""
@@ -119,8 +122,8 @@ class TransformersCausalLM(nn.Module):
         """Take a loaded transformers model and find out how it can be served."""
         self.model = model.to(self._device).eval().requires_grad_(False)
         self._head = LogitsHead(self.model)
+        self.model.set_attn_implementation(PLAIN_ATTENTION)
         trial = Trial(self.model, self.args.vocab_size)
-        plain_attention = self.model.config._attn_implementation
         refusals = []
         for make in (PagedForward, RecomputeForward):
             reason = self._try(make, trial)
@@ -128,7 +131,7 @@ class TransformersCausalLM(nn.Module):
                 logger.info("%s is served by transformers with %s", self.args.architecture, make.__name__)
                 return
             refusals.append(f"{make.__name__}: {reason}")
-            self.model.set_attn_implementation(plain_attention)
+            self.model.set_attn_implementation(PLAIN_ATTENTION)
         raise UnsupportedModel(f"transformers' {self.args.architecture} cannot be served ({'; '.join(refusals)})")
 
     def _try(self, make: Callable[[Any, torch.dtype], ForwardStrategy], trial: Trial) -> str:
