@@ -48,7 +48,12 @@ def install(environment: Path, wheels: Path, *requirements: str, dry_run: bool =
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheels")
-    run("uv", "build", "--all-packages", "--wheel", "--no-sources", "--find-links", folder, "-o", folder, cwd=ROOT)
+    for package in PACKAGES:
+        run(
+            *("uv", "build", "--package", package, "--wheel", "--no-sources"),
+            *("--find-links", folder, "-o", folder),
+            cwd=ROOT,
+        )
     return folder
 
 
