@@ -59,3 +59,13 @@ def test_b45_a_template_in_a_request(server: ServerProcess, fields: dict[str, An
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == next(iter(fields))
     assert server.chat(turns("user"), chat_template_kwargs={"enable_thinking": False}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "part", [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, {"type": "text"}, {}]
+)
+def test_parts_that_are_no_text_are_refused(server: ServerProcess, part: dict[str, Any]) -> None:
+    answer = server.chat([{"role": "user", "content": [{"type": "text", "text": "x"}, part]}])
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "messages"
+    assert "messages[0].content[1]" in answer.json()["error"]["message"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -13,13 +12,6 @@ from xllm_script_model import TOKENS, script
 from support.server_process import ServerProcess
 
 MAX_MODEL_LEN = 4096
-
-
-@pytest.fixture(autouse=True)
-def _serves_on(server: ServerProcess) -> Iterator[None]:
-    yield
-    answer = server.complete(script("ok"))
-    assert answer.json()["choices"][0]["text"] == "ok"
 
 
 def refusal(answer: httpx.Response, status: int = 400) -> dict[str, Any]:

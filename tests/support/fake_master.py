@@ -87,9 +87,9 @@ class FakeMaster:
 
     def prepare_chat(self, chat: ChatInput, params: SamplingParams, **options: object) -> PreparedRequest:
         self.seen.append((chat, params, options))
-        if any(message["content"] == "refuse me" for message in chat.messages):
+        if any(message.get("content") == "refuse me" for message in chat.messages):
             raise InvalidRequest("The template says no.", "messages")
-        text = "".join(f"<{message['role']}>{message['content']}" for message in chat.messages)
+        text = "".join(f"<{message['role']}>{message.get('content')}" for message in chat.messages)
         return self._prepare(text, list(text.encode()), params, options)
 
     def _prepare(

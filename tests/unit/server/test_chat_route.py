@@ -125,7 +125,7 @@ def test_which_max_tokens_counts(fields: dict[str, Any], expected: int) -> None:
     assert master.seen[0][1].max_tokens == expected
 
 
-def test_messages_as_the_template_sees_them() -> None:
+def test_messages_reach_the_template_as_they_are() -> None:
     master = FakeMaster()
     call_ = {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
     messages = [
@@ -133,21 +133,12 @@ def test_messages_as_the_template_sees_them() -> None:
         {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "assistant", "content": None, "tool_calls": [call_]},
         {"role": "tool", "tool_call_id": "c", "content": "42"},
-        {"role": "assistant"},
+        {"role": "assistant", "reasoning_content": "hm"},
     ]
     chat(master, messages=messages, chat_template_kwargs={"enable_thinking": False}, continue_final_message=True)
     given = master.seen[0][0]
-    assert given.messages == [
-        {"role": "system", "content": "rules"},
-        {"role": "user", "content": "a\nb"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [call_ | {"function": {"name": "f", "arguments": {"a": 1}}}],
-        },
-        {"role": "tool", "content": "42", "tool_call_id": "c"},
-        {"role": "assistant", "content": ""},
-    ]
+    del messages[2]["content"]
+    assert given.messages == messages
     assert given.template_kwargs == {"enable_thinking": False}
     assert (given.add_generation_prompt, given.continue_final_message) == (False, True)
 
@@ -160,11 +151,7 @@ def test_messages_as_the_template_sees_them() -> None:
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "wizard", "content": ""}]}, "messages[0].role"),
         ({"messages": [{"content": ""}]}, "messages[0].role"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-            "messages[0].content[0].type",
-        ),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "user", "content": [5]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": "refuse me"}]}, "messages"),
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": -1}, "temperature"),

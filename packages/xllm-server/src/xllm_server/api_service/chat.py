@@ -39,15 +39,15 @@ class ChatService(GenerationService[ChatCompletionRequest]):
         params = body.to_sampling()
         is_continued = bool(body.continue_final_message)
         opens_turn = not is_continued if body.add_generation_prompt is None else body.add_generation_prompt
-        chat = ChatInput(
-            messages=body.template_messages(),
-            tools=None,
-            add_generation_prompt=opens_turn,
-            continue_final_message=is_continued,
-            template_kwargs=body.template_kwargs(),
-        )
 
         def prepare(request_id: str) -> Sequence[PreparedRequest]:
+            chat = ChatInput(
+                messages=body.template_messages(),
+                tools=None,
+                add_generation_prompt=opens_turn,
+                continue_final_message=is_continued,
+                template_kwargs=body.template_kwargs(),
+            )
             return [
                 self._state.master.prepare_chat(
                     chat,

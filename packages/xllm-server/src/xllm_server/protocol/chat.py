@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import msgspec
-import orjson
 
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import SamplingParams
@@ -19,58 +18,17 @@ _RESERVED_TEMPLATE_NAMES = frozenset(
 """Names that the template gets from elsewhere, or that must never come from a request."""
 
 
-class ContentPart(msgspec.Struct):
-    """A part of a message's content. Only text is served."""
-
-    type: str
-    text: str | None = None
-
-
 class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One turn of a conversation."""
+    """One turn of a conversation. Only shapes are checked here; the template's side knows what content may hold."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: str | list[ContentPart] | None = None
+    content: str | list[str | dict[str, Any]] | None = None
     name: str | None = None
+    reasoning: str | None = None
     reasoning_content: str | None = None
+    refusal: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
-
-    def to_template(self, path: str) -> dict[str, Any]:
-        """Return what a chat template sees; `path` names the message in errors.
-
-        Text parts are joined by a line break, and no content is an empty string. `developer` is OpenAI's newer word for
-        `system`, and templates know the older one. Tool arguments are parsed, as templates expect an object.
-
-        Raises:
-            InvalidRequest: a part is not text.
-        """
-        seen: dict[str, Any] = {
-            "role": "system" if self.role == "developer" else self.role,
-            "content": self._text(f"{path}.content"),
-        }
-        for field in ("name", "reasoning_content", "tool_call_id"):
-            value = getattr(self, field)
-            if value is not None:
-                seen[field] = value
-        if self.tool_calls:
-            seen["tool_calls"] = [_with_parsed_arguments(call) for call in self.tool_calls]
-        return seen
-
-    def _text(self, path: str) -> str:
-        if not isinstance(self.content, list):
-            return self.content or ""
-        texts = []
-        for index, part in enumerate(self.content):
-            if part.type not in ("text", "refusal"):
-                raise InvalidRequest(
-                    f"Content parts of type {part.type[:50]!r} are not supported by this model; send text.",
-                    f"{path}[{index}].type",
-                )
-            if part.text is None and part.type == "text":
-                raise InvalidRequest("A text part needs the field text.", f"{path}[{index}].text")
-            texts.append(part.text or "")
-        return "\n".join(texts)
 
 
 class ChatCompletionRequest(GenerationRequest, kw_only=True):
@@ -116,12 +74,9 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
                 raise InvalidRequest(f"chat_template_kwargs must not set {name}.", "chat_template_kwargs")
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """Return the messages as a chat template sees them.
-
-        Raises:
-            InvalidRequest: a content part is not text.
-        """
-        return [message.to_template(f"messages[{index}]") for index, message in enumerate(self.messages)]
+        """Return the messages as dictionaries, without the fields that are null."""
+        messages: list[dict[str, Any]] = msgspec.to_builtins(self.messages)
+        return messages
 
     def template_kwargs(self) -> dict[str, Any]:
         """Return the variables for the chat template."""
@@ -148,17 +103,6 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
                     error.message.replace("max_tokens", "max_completion_tokens"), "max_completion_tokens"
                 ) from None
             raise
-
-
-def _with_parsed_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
-        return call
-    try:
-        arguments = orjson.loads(function["arguments"] or "{}")
-    except orjson.JSONDecodeError:
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}
 
 
 class TopLogprob(msgspec.Struct):
