@@ -10,7 +10,7 @@ import pytest
 from xllm_script_model import EOS, token_id, write_checkpoint
 
 from xllm_framework.config import LoadConfig
-from xllm_framework.errors import EngineDead
+from xllm_framework.errors import EngineDead, InvalidRequest
 from xllm_framework.model.source import resolve_model
 from xllm_framework.request import RequestOutput, SamplingParams
 from xllm_framework.request.messages import (
@@ -231,6 +231,45 @@ def test_a_raising_callback_harms_nobody(front, caplog):
     assert front.whole("good").outputs[0].text == "A"
     assert "a caller's fault" in caplog.text
     assert front.dispatcher.num_in_flight == 0
+
+
+def test_an_output_that_cannot_be_decoded_fails_alone(front, monkeypatch, caplog):
+    front.add("bad")
+    front.add("good")
+    monkeypatch.setattr(front.dispatcher._in_flight["bad"].streams[0], "_detokenizer", None)
+    front.step(delta("A", request_id="bad"), delta("A", request_id="good"))
+    front.step(delta("B", request_id="bad"), delta(EOS_ID, request_id="good", end="stop"))
+    front.end()
+    [failed] = front.outputs["bad"]
+    assert (failed.finished, failed.error_kind, failed.outputs[0].finish_reason) == (True, "request_failed", "error")
+    assert front.whole("good").outputs[0].text == "A"
+    assert front.aborted == ["bad"]
+
+
+def test_a_cancel_during_the_last_step_still_tells_every_end(front):
+    front.add("a", n=2)
+    front.add("b", callback=lambda output: front.dispatcher.cancel("a"))
+    front.step(delta(EOS_ID, request_id="b", end="stop"), delta("A", end="length"), delta("A", end="length", index=1))
+    front.end()
+    [last] = front.outputs["a"]
+    assert last.finished
+    assert [(part.index, part.finish_reason) for part in last.outputs] == [(0, "abort"), (1, "abort")]
+
+
+def test_closing_ends_what_is_left(front):
+    front.add("a")
+    front.add("b", callback=lambda output: front.dispatcher.close())
+    front.step(delta(EOS_ID, request_id="b", end="stop"))
+    front.end()
+    assert [(output.finished, output.outputs[0].finish_reason) for output in front.outputs["a"]] == [(True, "abort")]
+    with pytest.raises(EngineDead):
+        front.add("c")
+
+
+def test_the_same_request_twice_is_refused(front):
+    front.add("a")
+    with pytest.raises(InvalidRequest):
+        front.add("a")
 
 
 def test_a_failed_request_says_why(front):

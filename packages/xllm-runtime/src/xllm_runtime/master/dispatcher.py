@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from xllm_framework.errors import EngineDead, InvalidRequest
+from xllm_framework.errors import EngineDead, InvalidRequest, RequestFailed, ShuttingDown
 from xllm_framework.request import FinishReason, RequestOutput, RequestTimings, SequenceOutput, TokenLogprob
 from xllm_framework.request.messages import EngineFailed, EngineStats, FromEngine, SequenceDelta, StepOutputs
 from xllm_framework.tokenizer import Tokenizer
@@ -39,6 +39,7 @@ class _InFlight:
 
     __slots__ = (
         "error",
+        "has_ended",
         "is_cancelled",
         "is_new",
         "num_cached_tokens",
@@ -62,6 +63,7 @@ class _InFlight:
         self.num_cached_tokens = 0
         self.is_new = True
         self.is_cancelled = False
+        self.has_ended = False
         self.error: tuple[str, str] | None = None
         self.prompt_logprobs: list[TokenLogprob | None] | None = None
 
@@ -89,6 +91,11 @@ class _InFlight:
         """End every sequence that has not ended yet."""
         self.num_unfinished = 0
         return [stream.end(reason) for stream in self.streams if not stream.is_finished]
+
+    def take_back(self, outputs: list[SequenceOutput]) -> None:
+        """Forget that sequences ended with `outputs`, which were not delivered: their end is still to be told."""
+        for output in outputs:
+            self.streams[output.index].is_finished = False
 
     def output(self, outputs: list[SequenceOutput]) -> RequestOutput:
         """Return the request's next output, made of its sequences' `outputs`."""
@@ -188,10 +195,15 @@ class RequestOutputDispatcher:
             return self._lock.wait_for(lambda: not self._in_flight, timeout_s)
 
     def close(self) -> None:
-        """End the thread after what is queued."""
+        """End the thread after what is queued; whatever slipped in meanwhile ends with `FinishReason.ABORT`."""
         self._events.put(None)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
+        with self._lock:
+            self.failure = self.failure or EngineFailed("The engine is closed.", ShuttingDown.kind)
+            left = list(self._in_flight.values())
+        for in_flight in left:
+            self._finish(in_flight, in_flight.end(FinishReason.ABORT))
 
     def _run(self) -> None:
         while (event := self._events.get()) is not None:
@@ -219,7 +231,15 @@ class RequestOutputDispatcher:
             in_flight = self._in_flight.get(delta.request_id)
             if in_flight is None or in_flight.is_cancelled or in_flight.streams[delta.index].is_finished:
                 continue
-            output = in_flight.accept(delta, now_s)
+            try:
+                output = in_flight.accept(delta, now_s)
+            except Exception as error:  # a fault of ours must not cost the other requests their step
+                logger.exception("The output of request %s cannot be decoded.", delta.request_id)
+                in_flight.error = (f"The output cannot be decoded: {error}", RequestFailed.kind)
+                stopped.append(delta.request_id)
+                self._finish(in_flight, in_flight.end(FinishReason.ERROR))
+                news.pop(delta.request_id, None)
+                continue
             news.setdefault(delta.request_id, []).append(output)
             if output.finish_reason is not None and delta.finish_reason is None:
                 stopped.append((delta.request_id, delta.index) if in_flight.num_unfinished else delta.request_id)
@@ -228,8 +248,8 @@ class RequestOutputDispatcher:
         for request_id, outputs in news.items():
             in_flight = self._in_flight[request_id]
             if in_flight.is_cancelled:
-                continue
-            if in_flight.num_unfinished:
+                in_flight.take_back(outputs)
+            elif in_flight.num_unfinished:
                 self._call(in_flight, in_flight.output(outputs))
             else:
                 self._finish(in_flight, outputs)
@@ -246,7 +266,10 @@ class RequestOutputDispatcher:
         self._on_failure(failure)
 
     def _finish(self, in_flight: _InFlight, outputs: list[SequenceOutput]) -> None:
-        """Give a request its last output and forget it."""
+        """Give a request its last output and forget it; once, also when its callback closes us."""
+        if in_flight.has_ended:
+            return
+        in_flight.has_ended = True
         in_flight.timings.finished_s = self._clock()
         self._call(in_flight, in_flight.output(outputs))
         with self._lock:
