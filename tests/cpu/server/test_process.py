@@ -17,6 +17,7 @@ import pytest
 from xllm_script_model import SLOW, script
 
 from support.server_process import ServerProcess, eventually, script_checkpoint
+from support.shared_servers import small_server
 
 
 def start_that_fails(*arguments: str) -> str:
@@ -102,3 +103,17 @@ def test_a_client_that_leaves_frees_its_blocks(server: ServerProcess, is_streame
     eventually(server.is_idle)
     after = server.metrics()
     assert after["xllm:generation_tokens_total"] - before["xllm:generation_tokens_total"] < 2000
+
+
+def test_a_request_that_waits_too_long_is_given_up() -> None:
+    process = small_server()
+    with ThreadPoolExecutor(1) as pool:
+        body = {"max_tokens": 60, "ignore_eos": True}
+        running = pool.submit(process.complete, script(SLOW, SLOW, *[b"x"] * 30), **body)
+        eventually(lambda: process.metrics()["xllm:num_requests_running"] == 1)
+        late = process.complete("y" * 150, max_tokens=1, timeout=0.05)
+        assert late.status_code == 503
+        assert late.json()["error"]["code"] == "deadline_exceeded"
+        assert "retry-after" in late.headers
+        assert running.result().status_code == 200
+    process.assert_alive()

@@ -281,3 +281,28 @@ def test_a_dead_engine_ends_running_requests() -> None:
         assert health.json()["reason"] == "It was killed."
 
     serve(scenario, master)
+
+
+def test_a_stream_whose_head_cannot_be_sent_is_cancelled() -> None:
+    master = FakeMaster()
+    master.hold_at = 1
+
+    async def scenario(app: Any, state: ServerState) -> None:
+        with pytest.raises(BrokenPipeError):
+            await call(app, CHAT, HELLO | {"stream": True}, answer=BrokenAnswer())
+        assert len(master.cancelled) == 1
+
+    serve(scenario, master)
+
+
+class BrokenAnswer(Answer):
+    """An answer that nobody takes."""
+
+    @property
+    def status(self) -> int:
+        return 0
+
+    @status.setter
+    def status(self, value: int) -> None:
+        if value:
+            raise BrokenPipeError

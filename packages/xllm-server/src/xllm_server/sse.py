@@ -5,7 +5,7 @@ Written straight to ASGI's `send`: one call for all events that a step brought, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import msgspec
 from starlette.responses import StreamingResponse
@@ -26,11 +26,16 @@ def error_event(body: bytes) -> bytes:
 
 
 class EventStream(StreamingResponse):
-    """A response whose body is what `events` yields, each sent at once. `events` is closed whatever happens."""
+    """A response whose body is what `events` yields, each sent at once.
 
-    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+    Whatever happens, `events` is closed and `on_close` is called at the end; a generator that never began to run would
+    not run its own clean-up.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes, None], on_close: Callable[[], None]) -> None:
         super().__init__(events, headers={"Cache-Control": "no-cache"}, media_type="text/event-stream")
         self._events = events
+        self._on_close = on_close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -40,3 +45,4 @@ class EventStream(StreamingResponse):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             await self._events.aclose()
+            self._on_close()

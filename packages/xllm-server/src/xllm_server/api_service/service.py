@@ -83,7 +83,7 @@ class GenerationService(ABC, Generic[BodyT]):
             await generation.wait_first()
             rendering = self.rendering(body, f"{self.id_prefix}{request_id}", generation)
             if body.stream:
-                return EventStream(_events(generation, rendering))
+                return EventStream(_events(generation, rendering), generation.close)
             results = await generation.results()
             if not results:
                 response = Response(status_code=CLIENT_LEFT)
@@ -134,5 +134,3 @@ async def _events(generation: Generation, rendering: Rendering) -> AsyncGenerato
     except Exception:
         logger.exception("A stream failed.")
         yield error_event(error_body(ServerFault("The server failed to render this answer; its log says why.")))
-    finally:
-        generation.close()

@@ -63,7 +63,7 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     offline: bool | None = None
     """Best effort: may wait behind and be preempted by others."""
     timeout: float | None = None
-    """Seconds after which the request is given up, wherever it stands."""
+    """Seconds that the request may wait for its first step; then it is given up with 503."""
 
     @property
     def includes_usage(self) -> bool:
