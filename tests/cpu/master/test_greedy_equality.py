@@ -148,3 +148,20 @@ def test_a_preempted_answer_is_complete(model):
     assert (none, some > 0) == (0, True)
     assert roomy == tight
     assert all(len(tokens) == 35 for tokens in tight.values())
+
+
+def test_a_seeded_request_does_not_see_its_neighbours():
+    engine, batch, _ = serve("llama")
+    seeded = SamplingParams(temperature=1.0, top_p=0.95, seed=0, max_tokens=32, n=2)
+    alone = EngineSide(engine, 150, max_model_len=192)
+    alone.add("a", batch[4], seeded)
+    alone.finish()
+    crowded = EngineSide(engine, 24, max_model_len=192, max_num_batched_tokens=64)
+    for index, prompt in enumerate(batch[:8]):
+        crowded.add(f"neighbour{index}", prompt, SamplingParams(temperature=1.5, max_tokens=40))
+    crowded.step()
+    crowded.add("a", batch[4], seeded)
+    crowded.finish()
+    for index in range(2):
+        assert crowded.tokens["a", index] == alone.tokens["a", index]
+    assert alone.tokens["a", 0] != alone.tokens["a", 1]

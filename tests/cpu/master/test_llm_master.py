@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -110,6 +111,25 @@ def test_a_stop_string_ends_one_sequence_in_the_engine_too(master):
     assert [output.stop_reason for output in result.outputs] == ["WXYZ", "WXYZ"]
     wait_until(lambda: master.stats.num_running == 0)
     assert master.stats.num_steps - steps_before < 200
+
+
+def test_logprobs_of_output_and_prompt(master):
+    prepared, collector = start(master, "ab" + script("X", "Y"), logprobs=2, prompt_logprobs=1)
+    result = collector.result()
+    output = result.outputs[0]
+    assert [entry.token_id for entry in output.logprobs] == output.token_ids == [*b"XY", token_id(EOS)]
+    assert all(entry.top[0] == (entry.token_id, entry.logprob) and len(entry.top) == 2 for entry in output.logprobs)
+    assert all(-1e-6 < entry.logprob <= 0 for entry in output.logprobs), "the script forces its tokens"
+    assert result.prompt_logprobs[0] is None
+    assert [entry.token_id for entry in result.prompt_logprobs[1:]] == prepared.prompt_token_ids[1:]
+    assert all(math.isfinite(entry.logprob) for entry in result.prompt_logprobs[1:])
+
+
+def test_scoring_generates_nothing(master):
+    _, collector = start(master, "score me", max_tokens=0, prompt_logprobs=0)
+    result = collector.result()
+    assert (result.outputs[0].token_ids, result.outputs[0].text, result.outputs[0].finish_reason) == ([], "", "length")
+    assert len(result.prompt_logprobs) == len("score me")
 
 
 def test_a_failing_request_fails_alone(master):
