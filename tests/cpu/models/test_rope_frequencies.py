@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,7 +14,7 @@ from support.reference_logits import reference_decode_logits, reference_logits
 from support.tiny_checkpoints import NUM_BYTE_TOKENS, tiny_checkpoint
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import RopeScaling, load_model_args
-from xllm_runtime.layers.rope_frequencies import max_rotary_position, rotary_angles
+from xllm_runtime.layers.rope_frequencies import cos_sin_table, max_rotary_position, rotary_angles
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
 
 HALF = 8
@@ -82,21 +83,21 @@ def test_decoding_past_the_original_context_follows_transformers(name, context):
 @pytest.mark.parametrize("name", SCALINGS)
 def test_a_position_has_one_angle_whatever_is_asked_with_it(name):
     args = load_model_args(model_files(scaled_checkpoint(name)))
-    together, factor = rotary_angles(args, torch.arange(max_rotary_position(args)))
+    together, factor = rotary_angles(args, np.arange(max_rotary_position(args)))
     for position in (0, 1, 63, 64, 200, 255):
-        alone, same_factor = rotary_angles(args, torch.tensor([position]))
-        assert torch.equal(alone[0], together[position])
+        alone, same_factor = rotary_angles(args, np.array([position]))
+        assert np.array_equal(alone[0], together[position])
         assert same_factor == factor
 
 
 @pytest.mark.parametrize("name", SCALINGS)
-def test_tables_are_made_on_the_cpu_for_any_device(name):
+def test_tables_are_float32_and_go_to_the_models_device(name):
     args = load_model_args(model_files(scaled_checkpoint(name)))
     with torch.device("meta"):
         assert LlamaForCausalLM(args, torch.bfloat16).rotary.cos_sin_cache.device.type == "meta"
-        angles, _ = rotary_angles(args, torch.arange(4, device="cpu"))
-    assert angles.device.type == "cpu"
-    assert angles.dtype == torch.float32
+    table = cos_sin_table(args, 4)
+    assert table.dtype == np.float32
+    assert table.shape == (4, 2 * HALF)
 
 
 def test_unknown_kinds_and_missing_parameters_are_named():
@@ -113,4 +114,4 @@ def test_unknown_kinds_and_missing_parameters_are_named():
         ),
     ):
         with pytest.raises(UnsupportedModel, match=message):
-            rotary_angles(dataclasses.replace(args, rope_scaling=scaling), torch.arange(4))
+            rotary_angles(dataclasses.replace(args, rope_scaling=scaling), np.arange(4))

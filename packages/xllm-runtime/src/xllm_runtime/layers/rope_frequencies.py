@@ -1,5 +1,7 @@
 """Angles per position of every kind of rotary scaling, in float32 and operation by operation as transformers has them.
 
+With numpy, so that the same arithmetic serves models with and without torch.
+
 The angle of a position depends on that position alone, never on the length of a sequence or batch: cached keys stay
 valid, and neighbours cannot change a result. Two kinds are defined by the length of the sequence instead, `dynamic` and
 `longrope`; for those the row of position p is the one that a sequence of length p + 1 uses, which is what transformers
@@ -14,10 +16,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs
+
+Floats = npt.NDArray[np.float32]
+Positions = npt.NDArray[np.int64]
 
 KINDS = ("default", "linear", "dynamic", "yarn", "longrope", "llama3")
 
@@ -39,10 +45,16 @@ def max_rotary_position(args: ModelArgs) -> int:
     return context
 
 
-def rotary_angles(args: ModelArgs, positions: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return (float32 angles [P, rotary_dim / 2] of int64 `positions` [P], the factor of cosines and sines).
+def cos_sin_table(args: ModelArgs, num_positions: int) -> Floats:
+    """Return [num_positions, rotary_dim]: the cosines of each position's angles, then their sines, times their factor."""
+    angles, factor = rotary_angles(args, np.arange(num_positions, dtype=np.int64))
+    table: Floats = np.concatenate((np.cos(angles), np.sin(angles)), -1)
+    return table if factor == 1.0 else table * np.float32(factor)
 
-    `positions` lie on the CPU, and so does the result, whatever the default device.
+
+def rotary_angles(args: ModelArgs, positions: Positions) -> tuple[Floats, float]:
+    """Return (angles [P, rotary_dim / 2] of `positions` [P], the factor of cosines and sines).
+
     Raises `UnsupportedModel` for a kind, or a setting of one, that is not known.
     """
     kind, parameters = args.rope_scaling.kind, args.rope_scaling.parameters
@@ -54,37 +66,44 @@ def rotary_angles(args: ModelArgs, positions: torch.Tensor) -> tuple[torch.Tenso
         raise UnsupportedModel(f"rope type {kind!r} needs the parameter {error.args[0]!r} in config.json") from error
 
 
-def _exponents(args: ModelArgs) -> torch.Tensor:
+def _wavelengths(args: ModelArgs) -> Floats:
+    """Return how many positions each pair of numbers takes for one radian."""
+    return _powers(np.float32(args.rope_theta), args)
+
+
+def _powers(base: np.float32 | Floats, args: ModelArgs) -> Floats:
+    """Return `base` to the powers 0, 2 / dim, 4 / dim and so on below 1."""
     dim = rotary_dim(args)
-    return torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim
+    powers: Floats = np.power(base, np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))
+    return powers
 
 
-def _frequencies(args: ModelArgs) -> torch.Tensor:
-    frequencies: torch.Tensor = 1.0 / (args.rope_theta ** _exponents(args))
-    return frequencies
+def _frequencies(args: ModelArgs) -> Floats:
+    return 1.0 / _wavelengths(args)
 
 
-def _outer(positions: torch.Tensor, frequencies: torch.Tensor) -> torch.Tensor:
-    return positions[:, None].float() * frequencies
+def _outer(positions: Positions, frequencies: Floats) -> Floats:
+    return positions[:, None].astype(np.float32) * frequencies
 
 
-def _default(args: ModelArgs, parameters: dict[str, Any], positions: torch.Tensor) -> tuple[torch.Tensor, float]:
+def _default(args: ModelArgs, parameters: dict[str, Any], positions: Positions) -> tuple[Floats, float]:
     return _outer(positions, _frequencies(args)), 1.0
 
 
-def _linear(args: ModelArgs, parameters: dict[str, Any], positions: torch.Tensor) -> tuple[torch.Tensor, float]:
-    return _outer(positions, _frequencies(args) / parameters["factor"]), 1.0
+def _linear(args: ModelArgs, parameters: dict[str, Any], positions: Positions) -> tuple[Floats, float]:
+    return _outer(positions, _frequencies(args) / np.float32(parameters["factor"])), 1.0
 
 
-def _dynamic(args: ModelArgs, parameters: dict[str, Any], positions: torch.Tensor) -> tuple[torch.Tensor, float]:
+def _dynamic(args: ModelArgs, parameters: dict[str, Any], positions: Positions) -> tuple[Floats, float]:
     """Raise the base with the length, past the trained context (NTK-aware scaling)."""
-    factor, context, dim = parameters["factor"], args.max_position_embeddings, rotary_dim(args)
-    lengths = (positions + 1).clamp(min=context)
-    bases = args.rope_theta * ((factor * lengths / context) - (factor - 1)) ** (dim / (dim - 2))
-    return positions[:, None].float() * (1.0 / (bases[:, None] ** _exponents(args))), 1.0
+    factor, context, dim = float(parameters["factor"]), args.max_position_embeddings, rotary_dim(args)
+    lengths = np.maximum(positions + 1, context).astype(np.float32)
+    growth = factor * lengths / np.float32(context) - (factor - 1)
+    bases = np.float32(args.rope_theta) * growth ** np.float32(dim / (dim - 2))
+    return _outer(positions, 1.0 / _powers(bases[:, None], args)), 1.0
 
 
-def _yarn(args: ModelArgs, parameters: dict[str, Any], positions: torch.Tensor) -> tuple[torch.Tensor, float]:
+def _yarn(args: ModelArgs, parameters: dict[str, Any], positions: Positions) -> tuple[Floats, float]:
     """Interpolate low frequencies, keep high ones, blend between the two rotation counts beta_slow and beta_fast."""
     original = parameters["original_max_position_embeddings"]
     factor = parameters.get("factor") or args.max_position_embeddings / original
@@ -100,10 +119,10 @@ def _yarn(args: ModelArgs, parameters: dict[str, Any], positions: torch.Tensor) 
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)
     width = (high - low) or 0.001
-    ramp = ((torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / width).clamp(0, 1)
-    wavelengths = args.rope_theta ** _exponents(args)
+    ramp = ((np.arange(dim // 2, dtype=np.float32) - np.float32(low)) / np.float32(width)).clip(0, 1)
+    wavelengths = _wavelengths(args)
     kept = 1 - ramp
-    frequencies = (1.0 / (factor * wavelengths)) * (1 - kept) + (1.0 / wavelengths) * kept
+    frequencies = (1.0 / (np.float32(factor) * wavelengths)) * (1 - kept) + (1.0 / wavelengths) * kept
     return _outer(positions, frequencies), _yarn_attention_factor(parameters, factor)
 
 
@@ -117,21 +136,19 @@ def _yarn_attention_factor(parameters: dict[str, Any], factor: float) -> float:
     return mscale(own) / mscale(all_dim) if own and all_dim else mscale(1)
 
 
-def _longrope(args: ModelArgs, parameters: dict[str, Any], positions: torch.Tensor) -> tuple[torch.Tensor, float]:
+def _longrope(args: ModelArgs, parameters: dict[str, Any], positions: Positions) -> tuple[Floats, float]:
     """Divide each frequency by its own factor: one list within the original context, another beyond it."""
     original = parameters["original_max_position_embeddings"]
-    lists = [
-        torch.tensor(parameters[f"{name}_factor"], dtype=torch.float32, device="cpu") for name in ("short", "long")
-    ]
+    lists = [np.array(parameters[f"{name}_factor"], np.float32) for name in ("short", "long")]
     for name, factors in zip(("short", "long"), lists, strict=True):
         if len(factors) != rotary_dim(args) // 2:
             raise UnsupportedModel(
                 f"{name}_factor of rope type longrope has {len(factors)} numbers, not {rotary_dim(args) // 2}"
             )
-    wavelengths = args.rope_theta ** _exponents(args)
+    wavelengths = _wavelengths(args)
     short, long = (1.0 / (factors * wavelengths) for factors in lists)
-    frequencies = torch.where((positions < original)[:, None], short, long)
-    return positions[:, None].float() * frequencies, _longrope_attention_factor(args, parameters, original)
+    frequencies = np.where((positions < original)[:, None], short, long)
+    return _outer(positions, frequencies), _longrope_attention_factor(args, parameters, original)
 
 
 def _longrope_attention_factor(args: ModelArgs, parameters: dict[str, Any], original: int) -> float:
@@ -141,17 +158,17 @@ def _longrope_attention_factor(args: ModelArgs, parameters: dict[str, Any], orig
     return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
 
 
-def _llama3(args: ModelArgs, parameters: dict[str, Any], positions: torch.Tensor) -> tuple[torch.Tensor, float]:
+def _llama3(args: ModelArgs, parameters: dict[str, Any], positions: Positions) -> tuple[Floats, float]:
     """Divide long wavelengths by the factor, keep short ones, blend between."""
     frequencies = _frequencies(args)
-    factor, original = parameters["factor"], parameters["original_max_position_embeddings"]
-    low, high = parameters["low_freq_factor"], parameters["high_freq_factor"]
+    factor, original = float(parameters["factor"]), float(parameters["original_max_position_embeddings"])
+    low, high = float(parameters["low_freq_factor"]), float(parameters["high_freq_factor"])
     wavelengths = 2 * math.pi / frequencies
-    scaled = torch.where(wavelengths > original / low, frequencies / factor, frequencies)
+    scaled = np.where(wavelengths > original / low, frequencies / factor, frequencies)
     smooth = (original / wavelengths - low) / (high - low)
     blended = (1 - smooth) * scaled / factor + smooth * scaled
     is_medium = ~(wavelengths < original / high) & ~(wavelengths > original / low)
-    return _outer(positions, torch.where(is_medium, blended, scaled)), 1.0
+    return _outer(positions, np.where(is_medium, blended, scaled)), 1.0
 
 
 _ANGLES = {

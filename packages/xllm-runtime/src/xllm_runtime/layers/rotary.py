@@ -7,7 +7,7 @@ from torch import nn
 
 from xllm_framework.model import ModelArgs
 from xllm_runtime.layers.operations import Operations
-from xllm_runtime.layers.rope_frequencies import max_rotary_position, rotary_angles
+from xllm_runtime.layers.rope_frequencies import cos_sin_table, max_rotary_position
 
 
 class RotaryEmbedding(nn.Module):
@@ -21,9 +21,7 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(self, args: ModelArgs, operations: Operations) -> None:
         super().__init__()
-        positions = torch.arange(max_rotary_position(args), device="cpu")
-        angles, factor = rotary_angles(args, positions)
-        table = torch.cat((angles.cos() * factor, angles.sin() * factor), -1)
+        table = torch.from_numpy(cos_sin_table(args, max_rotary_position(args)))
         self.register_buffer("cos_sin_cache", table.to(torch.get_default_device()), persistent=False)
         self._operations = operations
 
