@@ -10,6 +10,8 @@ from xllm_framework.errors import InvalidRequest
 
 MIN_TEMPERATURE = 1e-2
 """Temperatures between 0 and this are raised to it: smaller ones overflow float32 logits and mean greedy anyway."""
+MIN_REPETITION_PENALTY = 1e-2
+"""Smaller ones overflow float32 logits."""
 MAX_N = 128
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_LENGTH = 1024
@@ -69,7 +71,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         self._check_range("min_p", self.min_p, 0.0, 1.0)
         self._check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
         self._check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        self._check_range("repetition_penalty", self.repetition_penalty, 0.0, 2.0, exclusive_low=True)
+        self._check_range("repetition_penalty", self.repetition_penalty, MIN_REPETITION_PENALTY, 2.0)
         if self.top_k < -1:
             raise InvalidRequest(f"top_k must be -1 (off), 0 (off) or positive, not {self.top_k}.", "top_k")
         if self.max_tokens is not None and self.max_tokens < 0:
