@@ -19,6 +19,7 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 MAX_REQUEST_ID_LENGTH = 256
 MAX_CACHE_SALT_LENGTH = 1024
+MAX_STOP_TOKEN_IDS = 1024
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -84,6 +85,8 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
             check_request_id(self.request_id, "request_id")
         if self.cache_salt is not None and len(self.cache_salt) > MAX_CACHE_SALT_LENGTH:
             raise InvalidRequest(f"cache_salt has at most {MAX_CACHE_SALT_LENGTH} characters.", "cache_salt")
+        if self.stop_token_ids is not None and len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            raise InvalidRequest(f"stop_token_ids takes at most {MAX_STOP_TOKEN_IDS} tokens.", "stop_token_ids")
         if self.timeout is not None and self.timeout <= 0:
             raise InvalidRequest(f"timeout must be above 0 seconds, not {self.timeout:g}.", "timeout")
 
