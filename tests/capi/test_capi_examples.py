@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
-from capi.building import EXAMPLES, Build, Run, check_output
+from capi.building import EXAMPLES, PACKAGE, Build, Run, check_output
 
 
 @pytest.mark.parametrize("source", sorted(EXAMPLES.glob("*.c*")), ids=lambda path: path.name)
@@ -53,3 +54,13 @@ def test_examples_with_the_real_engine(build: Build, script_model, script_enviro
 
     command = (build(EXAMPLES / "simple.c"), script("Hello", " world"), script_model)
     assert check_output(*command, env=script_environment).stdout == "Hello world\n"
+
+
+@pytest.mark.parametrize("language", ["c", "cpp"])
+def test_readme_program(language: str, build: Build, run: Run, tmp_path: Path) -> None:
+    (program,) = re.findall(
+        rf"^```{language}\n(.*?)^```", (PACKAGE / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    source = tmp_path / f"readme.{language}"
+    source.write_text(program.replace("Once upon a time", "say once upon a time"))
+    assert run(build(source)).stdout == "once upon a time \n"

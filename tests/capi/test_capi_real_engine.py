@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from capi.building import PROGRAMS, Build, check_output
+from support.server_process import ServerProcess
 from xllm_capi.paths import prefix
 
 PROMPTS = ("The capital of France is", "Water boils at", "Once upon a time")
@@ -40,6 +41,13 @@ def listening_engine(path: Path, environment: dict[str, str], model: str = "") -
     assert not path.exists()
 
 
+class DemoServer(ServerProcess):
+    """The HTTP server with the demo model."""
+
+    def __init__(self) -> None:
+        super().__init__("--model", "")
+
+
 OFFLINE = """
 import sys
 from xllm_runtime import LLM, SamplingParams
@@ -50,8 +58,12 @@ with LLM() as llm:
 """
 
 
-def test_same_tokens_through_c_cpp_and_python(build: Build, script_environment: dict[str, str], tmp_path: Path) -> None:
-    """Greedy answers of the demo model, one prompt after the other."""
+def test_same_tokens_through_c_cpp_python_and_http(
+    build: Build, script_environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Greedy answers of the demo model, one prompt after the other; the texts through HTTP too."""
+    with DemoServer() as server:
+        texts = [server.complete(prompt, max_tokens=12, temperature=0).json() for prompt in PROMPTS]
     offline = check_output(sys.executable, "-c", OFFLINE, *PROMPTS, env=script_environment).stdout.splitlines()
     with listening_engine(tmp_path / "engine.sock", script_environment) as address:
         for number, prompt in enumerate(PROMPTS):
@@ -60,6 +72,7 @@ def test_same_tokens_through_c_cpp_and_python(build: Build, script_environment: 
                 answer = check_output(build(PROGRAMS / source, f"-DNAME_{source[-1]}"), address, prompt).stdout
                 assert answer.partition("\n")[0] == token_ids
                 assert repr(answer.partition("\n")[2]) == text
+            assert repr(texts[number]["choices"][0]["text"]) == text
             assert len(token_ids.split()) > 3
 
 
@@ -109,8 +122,9 @@ def test_process_identity_is_checked(tmp_path: Path) -> None:
     """The engine's socket cannot be opened by others: its folder and file are this user's alone."""
     from xllm_capi.listener import Listener
 
-    os.umask(0o022)
+    before = os.umask(0o022)
     listener = Listener(str(tmp_path / "new" / "engine.sock"))
+    os.umask(before)
     assert (tmp_path / "new").stat().st_mode & 0o077 == 0
     assert listener.path.stat().st_mode & 0o077 == 0
     listener.close()

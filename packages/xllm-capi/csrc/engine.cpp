@@ -119,17 +119,20 @@ std::shared_ptr<Request> Engine::start(const Input &input, const xllm_request_op
     const auto request = std::make_shared<Request>(id, std::move(name), mode, on_event, user_data,
                                                    deadline_after(options.timeout_ms));
     const std::string frame = encode_generate(id, input, options);
-    bool must_wake = false;
     {
         const std::lock_guard lock(mutex_);
         if (state_ == State::kEnded) throw Failure(end_.status, end_.message);
         requests_.emplace(id, request);
-        if (request->deadline()) {
+    }
+    bool must_wake = channel_.send(frame);
+    if (request->deadline()) {
+        // Only now: a deadline that passed before would send the cancel ahead of the request.
+        const std::lock_guard lock(mutex_);
+        if (requests_.contains(id)) {
             const auto entry = deadlines_.emplace(*request->deadline(), id).first;
-            must_wake = entry == deadlines_.begin();
+            must_wake |= entry == deadlines_.begin();
         }
     }
-    must_wake |= channel_.send(frame);
     if (must_wake && !is_own_thread()) wake();
     return request;
 }

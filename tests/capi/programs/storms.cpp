@@ -65,7 +65,7 @@ void check_deadlines(xllm::Engine &engine, int num_threads, int num_requests) {
         std::minstd_rand random(static_cast<unsigned>(thread + 1));
         for (int i = 0; i < num_requests; ++i) {
             xllm::RequestOptions options;
-            options.timeout = std::chrono::milliseconds(1 + random() % 20);
+            options.timeout = std::chrono::milliseconds(1 + random() % 20 * (random() % 2));
             xllm::Status status;
             const bool is_endless = random() % 2 == 0;
             const xllm::Response response = engine.complete(is_endless ? "count -1" : "count 40", options, status);

@@ -1,8 +1,9 @@
 """Serves one host over one connection: its requests in, their outputs back. Knows nothing of how the model was loaded.
 
 Two threads a session. The reader takes messages, prepares requests and submits them; only texts long enough to delay other
-messages go to a pool. The writer sends what the master's dispatcher thread has left in a queue, everything of one wake-up
-in one message, so that a slow host delays nobody else.
+messages go to a pool. Outputs of a few requests are sent by the master's dispatcher thread itself, without waiting: a
+token has one thread less to cross. Those of many requests, and of a host that reads slowly, go through a queue to the
+writer, which sends everything of one wake-up in one message and delays nobody by waiting.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ logger = logging.getLogger(__name__)
 MAX_INLINE_LENGTH = 8192
 """Characters of text that the reader tokenises itself: a fraction of a millisecond."""
 
+MAX_DIRECT_REQUESTS = 4
+"""Requests in flight up to which outputs are sent at once; beyond, messages are fewer when a step's outputs share one."""
+
 _Item = tuple[int, RequestOutput] | Finished | ToHost | None
 
 
@@ -65,6 +69,10 @@ class Session:
         self._pool = pool
         self._in_flight: dict[int, _InFlight] = {}
         self._outgoing: queue.SimpleQueue[_Item] = queue.SimpleQueue()
+        self._num_queued = 0
+        """Outputs put into the queue; changed by the dispatcher thread alone."""
+        self._num_written = 0
+        """Outputs that the writer has sent; changed by the writer alone."""
         self._writer = threading.Thread(target=self._write, name="xllm-capi-writer", daemon=True)
 
     def run(self) -> None:
@@ -141,6 +149,15 @@ class Session:
         """Take news from the master's dispatcher thread."""
         if output.finished:
             self._in_flight.pop(request_id, None)
+        # Behind what is queued already: a request's outputs stay in order.
+        if len(self._in_flight) < MAX_DIRECT_REQUESTS and self._num_queued == self._num_written:
+            outputs = Outputs([], [])
+            _collect(request_id, output, outputs.deltas, outputs.finished)
+            if self._connection.offer(outputs):
+                if self._connection.has_unsent:
+                    self._outgoing.put(Outputs([], []))  # has the writer send the rest
+                return
+        self._num_queued += 1
         self._outgoing.put((request_id, output))
 
     def _write(self) -> None:
@@ -150,6 +167,7 @@ class Session:
             while not self._outgoing.empty():
                 items.append(self._outgoing.get())
             is_open = self._send_all(items)
+            self._num_written += sum(isinstance(item, tuple) for item in items)
         self._connection.shut_down()
 
     def _send_all(self, items: list[_Item]) -> bool:
