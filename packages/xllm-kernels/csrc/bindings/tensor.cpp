@@ -79,23 +79,27 @@ const char* name_of(Scalar scalar) {
   return "";
 }
 
-Tensor::Tensor(nb::handle object, const char* name, Access access) : name_(name) {
-  if (!read_exchange_table(object)) read_buffer(object, access);
+Tensor::Tensor(nb::handle object, const char* name, Access access, Device device) : name_(name) {
+  if (read_exchange_table(object, device)) return;
+  if (device != Device::cpu) throw nb::type_error((std::string(name) + " must be a torch tensor (torch 2.11 or later)").c_str());
+  read_buffer(object, access);
 }
 
 Tensor::~Tensor() {
   if (buffer_) PyBuffer_Release(&*buffer_);
 }
 
-bool Tensor::read_exchange_table(nb::handle object) {
+bool Tensor::read_exchange_table(nb::handle object, Device device) {
+  const bool on_cpu = device == Device::cpu;
+  const char* place = on_cpu ? " must be on the CPU" : " must be on a CUDA device";
   const ExchangeTable* table = exchange_table_of(reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())));
   if (table == nullptr) return false;
   nb::dlpack::dltensor view{};
   if (table->tensor_from_object(object.ptr(), &view) != 0) {
     PyErr_Clear();  // torch's error carries a C++ stack; all its causes come to this
-    fail(std::string(name_) + " must be on the CPU and dense (neither meta, sparse nor quantised)");
+    fail(std::string(name_) + place + " and dense (neither meta, sparse nor quantised)");
   }
-  if (view.device.device_type != nb::device::cpu::value) fail(std::string(name_) + " must be on the CPU");
+  if (view.device.device_type != (on_cpu ? nb::device::cpu::value : nb::device::cuda::value)) fail(std::string(name_) + place);
   if (view.ndim > kMaxDims) fail(std::string(name_) + " has more than 4 dimensions");
   const std::optional<Scalar> scalar = scalar_of(view.dtype);
   if (!scalar) throw nb::type_error((std::string(name_) + kElementTypes).c_str());

@@ -14,19 +14,20 @@
 namespace xllm::bindings {
 
 enum class Access { read, write };
+enum class Device { cpu, cuda };
 enum class Scalar { float32, bfloat16, int32, int64 };
 
 const char* name_of(Scalar scalar);
 
-// Borrows the memory of a CPU tensor: torch's through its DLPack exchange table (no copy, no Python call), anything
-// else, numpy arrays first, through the buffer protocol. The object must outlive the view.
+// Borrows the memory of a tensor on one kind of device: torch's through its DLPack exchange table (no copy, no Python call),
+// anything else, numpy arrays first, through the buffer protocol. The object must outlive the view.
 class Tensor {
  public:
   static constexpr int kMaxDims = 4;
 
   // Throws TypeError for what is no tensor or has another element type than Scalar lists, ValueError for one that
-  // lives on a device, has more than kMaxDims dimensions, or is read-only where Access::write asks for more.
-  Tensor(nanobind::handle object, const char* name, Access access = Access::read);
+  // lives elsewhere, has more than kMaxDims dimensions, or is read-only where Access::write asks for more.
+  Tensor(nanobind::handle object, const char* name, Access access = Access::read, Device device = Device::cpu);
   ~Tensor();
   Tensor(const Tensor&) = delete;
   Tensor& operator=(const Tensor&) = delete;
@@ -59,7 +60,7 @@ class Tensor {
   int64_t row_stride(int64_t dense) const { return sizes_[0] > 1 ? strides_[0] : dense; }
 
  private:
-  bool read_exchange_table(nanobind::handle object);
+  bool read_exchange_table(nanobind::handle object, Device device);
   void read_buffer(nanobind::handle object, Access access);
 
   const char* name_;

@@ -1,34 +1,47 @@
 // One decode step's attention, whole: norm and rotation of q and k, the new token's KV written, softmax(q K^T) V over paged KV, split over
 // the context and merged. Reads what the qkv projection wrote, writes what the output projection reads.
 //
-// A block owns one kv head of one sequence and one slice of its context; its WARPS warps take 16 tokens each of every tile of
-// 16 * WARPS, keep their own online softmax (arXiv 2112.05682) and meet at the end. Products are transposed so that the query heads
-// of the group (at most 8) are the narrow side of mma.m16n8k16:
+// A block owns one kv head of one sequence and one slice of its context. One thread asks the bulk tensor copy engine for tiles of
+// 16 * WARPS tokens in a ring of STAGES; WARPS warps take 16 tokens of each, keep their own online softmax (arXiv 2112.05682) and
+// meet at the end. A box is 16 tokens of one head, as [D / 64][16 tokens][64].
+// Products are transposed so that the query heads of the group (at most 8) are the narrow side of mma.m16n8k16:
 //
 //   S^T [16 tokens, 8 heads] = K [16, D] Q^T          A = K rows by ldmatrix, B = Q in registers
 //   O^T [D, 8 heads]        += V^T [D, 16] P^T        A = V by transposing ldmatrix, B = P turned by movmatrix
 //
-// KV of older tokens does not depend on the kernel before: its first tiles are on their way while that one ends. Knows nothing of models.
+// KV of older tokens does not depend on the kernel before: its first tiles are on their way while that one ends. So no kernel directly
+// before this one may write the cache, except for tokens that these rows do not see. Knows nothing of models.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cstdint>
+#include "async_copy.cuh"
+#include "matrix.cuh"
+#include "tensor_map.h"
 
-namespace xllm::cuda {
+namespace xllm::kernels::cuda {
 
-struct DecodeAttentionArgs {
-  const __nv_bfloat16* qkv;       // [B, (Hq + 2 Hk) D]
+constexpr int kBoxTokens = 16;
+constexpr int kMaxGroup = 8;
+
+struct AttentionParameters {
+  CUtensorMap keys;               // boxes of 16 slots of one head
+  CUtensorMap values;
+  const __nv_bfloat16* q;
+  const __nv_bfloat16* k;
+  const __nv_bfloat16* v;
+  int64_t q_row_stride;
+  int64_t kv_row_stride;
   const __nv_bfloat16* q_norm;    // [D] or null
   const __nv_bfloat16* k_norm;    // [D] or null
-  const float* cos_sin;           // [max_position, D]: cosines, then sines
+  const float* cos_sin;           // [max_position, D]: cosines, then sines; or null: q and k are taken as they are
   __nv_bfloat16* key_cache;       // [blocks, block_size, Hk, D]
-  __nv_bfloat16* value_cache;     // the same
+  __nv_bfloat16* value_cache;
   const int* block_tables;        // [B, table_width]
   const int* seq_lens;            // [B]: tokens with the new one; 0 is an unused row
   __nv_bfloat16* out;             // [B, Hq D]
   float* workspace;               // splits > 1: [B, Hk, splits, G, D + 2]
   int* counters;                  // splits > 1: [B, Hk], zero before and after
   int num_kv_heads;
+  int group;                      // G: query heads a kv head
   int table_width;
   int block_size;
   int splits;
@@ -36,39 +49,16 @@ struct DecodeAttentionArgs {
   float eps;
 };
 
-namespace attention {
-
-__device__ __forceinline__ uint32_t smem(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-__device__ __forceinline__ void copy_async(uint32_t dst, const void* src) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
-}
-__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
-}
-__device__ __forceinline__ uint32_t transpose(uint32_t v) {
-  uint32_t r;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
-  return r;
-}
-__device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// Normalises (if `norm`) and rotates one head of D numbers; lane l holds dims 4 l .. 4 l + 3, rotation pairs i and i + D / 2.
+// Normalises (if `norm`) and rotates (if `cos_sin`) one head of D numbers; lane l holds D / 32 of them, rotation pairs i and i + D / 2.
 template <int D>
 __device__ __forceinline__ void norm_and_rotate(float (&v)[D / 32], const __nv_bfloat16* norm, const float* cos_sin, float eps, int lane) {
   constexpr int E = D / 32;
+  if (cos_sin == nullptr) return;
   if (norm != nullptr) {
     float squares = 0.f;
 #pragma unroll
     for (int i = 0; i < E; ++i) squares += v[i] * v[i];
-    for (int o = 16; o; o >>= 1) squares += __shfl_xor_sync(0xffffffffu, squares, o);
-    const float scale = rsqrtf(squares / D + eps);
+    const float scale = rsqrtf(warp_sum(squares) / D + eps);
 #pragma unroll
     for (int i = 0; i < E; ++i) v[i] = __bfloat162float(__float2bfloat16(v[i] * scale)) * __bfloat162float(norm[lane * E + i]);
   }
@@ -81,23 +71,27 @@ __device__ __forceinline__ void norm_and_rotate(float (&v)[D / 32], const __nv_b
   }
 }
 
-}  // namespace attention
-
-template <int D, int G, int WARPS, int STAGES>
+template <int D, int WARPS, int STAGES>
 struct DecodeAttentionShape {
   static constexpr int kTile = 16 * WARPS;
   static constexpr int kTileBytes = kTile * D * 2;
-  static constexpr int kBytes = STAGES * 2 * kTileBytes + 8 * D * 2 + WARPS * G * (D + 2) * 4 + 128;
+  static constexpr int kThreads = WARPS * 32, kBlockThreads = kThreads + 32;
+  static int bytes(int group) {
+    return STAGES * 2 * kTileBytes + kMaxGroup * D * 2 + WARPS * group * (D + 2) * 4 + STAGES * 16 + 1024;
+  }
 };
 
-template <int D, int G, int WARPS, int STAGES>
-__global__ void __launch_bounds__(WARPS * 32) decode_attention(const __grid_constant__ DecodeAttentionArgs args) {
-  using namespace attention;
-  using Shape = DecodeAttentionShape<D, G, WARPS, STAGES>;
-  constexpr int kTile = Shape::kTile, kThreads = WARPS * 32, kPieces = D / 8, E = D / 32;
-  extern __shared__ __align__(128) unsigned char memory[];
+template <int D, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const __grid_constant__ AttentionParameters args) {
+  using Shape = DecodeAttentionShape<D, WARPS, STAGES>;
+  constexpr int kTile = Shape::kTile, kThreads = Shape::kThreads, kBoxBytes = kBoxTokens * D * 2, E = D / 32;
+  const int G = args.group;
+  extern __shared__ unsigned char unaligned[];
+  unsigned char* memory = align_to_swizzle(unaligned);
   __nv_bfloat16* queries = reinterpret_cast<__nv_bfloat16*>(memory + STAGES * 2 * Shape::kTileBytes);
   float* merge = reinterpret_cast<float*>(queries + 8 * D);
+  uint64_t* full = reinterpret_cast<uint64_t*>(merge + WARPS * G * (D + 2));
+  uint64_t* empty = full + STAGES;
   __shared__ bool is_last;
   const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -110,62 +104,70 @@ __global__ void __launch_bounds__(WARPS * 32) decode_attention(const __grid_cons
   const bool owns_new = tile1 == tiles && tile1 > tile0;
   const int* table = args.block_tables + static_cast<size_t>(row) * args.table_width;
 
-  const auto load_tile = [&](int tile) {
-    unsigned char* base = memory + ((tile - tile0) % STAGES) * 2 * Shape::kTileBytes;
-    for (int i = threadIdx.x; i < kTile * kPieces; i += kThreads) {
-      const int token = i / kPieces, piece = i % kPieces, position = tile * kTile + token;
-      const uint32_t offset = token * D * 2 + ((piece ^ (token & 7)) * 16);
-      if (position < length - 1) {
-        const size_t slot = static_cast<size_t>(__ldg(table + position / args.block_size)) * args.block_size + position % args.block_size;
-        const size_t from = (slot * kv_heads + head) * D + piece * 8;
-        copy_async(smem(base) + offset, args.key_cache + from);
-        copy_async(smem(base) + Shape::kTileBytes + offset, args.value_cache + from);
-      } else {
-        // Past the end, and the new token, which is put here later: zeros, so that 0 x garbage cannot be NaN.
-        *reinterpret_cast<uint4*>(base + offset) = make_uint4(0, 0, 0, 0);
-        *reinterpret_cast<uint4*>(base + Shape::kTileBytes + offset) = make_uint4(0, 0, 0, 0);
-      }
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < STAGES; ++s) {
+      barrier_init(full + s, 1);
+      barrier_init(empty + s, WARPS);
     }
-  };
-
-#pragma unroll
-  for (int s = 0; s < STAGES - 1; ++s) {
-    if (tile0 + s < tile1) load_tile(tile0 + s);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    barrier_init_fence();
   }
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+  __syncthreads();
+  launch_dependents();
   if (length == 0) return;
 
+  if (warp == WARPS) {
+    // KV of older tokens was there before the kernel before this one, which wrote only the new token's projections.
+    if (lane > 0) return;
+    const int last_block = (length - 1) / args.block_size, boxes_per_block = args.block_size / 16;
+    for (int tile = tile0; tile < tile1; ++tile) {
+      const int i = tile - tile0, stage = i % STAGES;
+      if (i >= STAGES) barrier_wait(empty + stage, (i / STAGES - 1) & 1);
+      barrier_expect(full + stage, 2 * Shape::kTileBytes);
+      const uint32_t base = shared_address(memory + stage * 2 * Shape::kTileBytes);
+#pragma unroll
+      for (int box = 0; box < WARPS; ++box) {
+        const int index = tile * WARPS + box, block = index / boxes_per_block;
+        // Boxes past the end repeat the last block; their tokens get no weight.
+        const int slot = __ldg(table + min(block, last_block)) * args.block_size + index % boxes_per_block * 16;
+        copy_cache_box(base + box * kBoxBytes, &args.keys, slot, head * (D / 64), full + stage);
+        copy_cache_box(base + Shape::kTileBytes + box * kBoxBytes, &args.values, slot, head * (D / 64), full + stage);
+      }
+    }
+    return;
+  }
+  wait_for_prerequisites();
+
   const int q_heads = kv_heads * G, position = length - 1;
-  const __nv_bfloat16* qkv = args.qkv + static_cast<size_t>(row) * (q_heads + 2 * kv_heads) * D;
-  const float* cos_sin = args.cos_sin + static_cast<size_t>(position) * D;
+  const __nv_bfloat16* q_row = args.q + row * args.q_row_stride;
+  const __nv_bfloat16* k_row = args.k + row * args.kv_row_stride;
+  const __nv_bfloat16* v_row = args.v + row * args.kv_row_stride;
+  const float* cos_sin = args.cos_sin == nullptr ? nullptr : args.cos_sin + static_cast<size_t>(position) * D;
   for (int h = warp; h < 8; h += WARPS) {
     float v[E];
 #pragma unroll
-    for (int i = 0; i < E; ++i) v[i] = h < G ? __bfloat162float(qkv[(head * G + h) * D + lane * E + i]) : 0.f;
+    for (int i = 0; i < E; ++i) v[i] = h < G ? __bfloat162float(q_row[(head * G + h) * D + lane * E + i]) : 0.f;
     if (h < G) norm_and_rotate<D>(v, args.q_norm, cos_sin, args.eps, lane);
 #pragma unroll
     for (int i = 0; i < E; ++i) queries[h * D + lane * E + i] = __float2bfloat16(v[i]);
   }
+  // The new token's K and V go to the cache and, by the warp whose tokens hold it, into the tile.
+  const int new_warp = position % kTile / 16;
   __nv_bfloat16 new_key[E], new_value[E];
-  if (owns_new && warp == 0) {
+  if (owns_new && warp == new_warp) {
     float v[E];
 #pragma unroll
-    for (int i = 0; i < E; ++i) v[i] = __bfloat162float(qkv[(q_heads + head) * D + lane * E + i]);
+    for (int i = 0; i < E; ++i) v[i] = __bfloat162float(k_row[head * D + lane * E + i]);
     norm_and_rotate<D>(v, args.k_norm, cos_sin, args.eps, lane);
     const size_t slot = static_cast<size_t>(table[position / args.block_size]) * args.block_size + position % args.block_size;
 #pragma unroll
     for (int i = 0; i < E; ++i) {
       new_key[i] = __float2bfloat16(v[i]);
-      new_value[i] = qkv[(q_heads + kv_heads + head) * D + lane * E + i];
+      new_value[i] = v_row[head * D + lane * E + i];
       args.key_cache[(slot * kv_heads + head) * D + lane * E + i] = new_key[i];
       args.value_cache[(slot * kv_heads + head) * D + lane * E + i] = new_value[i];
     }
   }
-  __syncthreads();
+  sync_threads<kThreads>();
   uint32_t q[D / 16][2];
 #pragma unroll
   for (int k = 0; k < D / 16; ++k) {
@@ -177,31 +179,39 @@ __global__ void __launch_bounds__(WARPS * 32) decode_attention(const __grid_cons
   float o[D / 16][4] = {};
   float top[2] = {-INFINITY, -INFINITY}, total[2] = {0.f, 0.f};  // of heads 2 t and 2 t + 1, of this warp's tokens
   for (int tile = tile0; tile < tile1; ++tile) {
-    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
-    __syncthreads();
-    if (tile + STAGES - 1 < tile1) load_tile(tile + STAGES - 1);
-    asm volatile("cp.async.commit_group;" ::: "memory");
-    unsigned char* base = memory + ((tile - tile0) % STAGES) * 2 * Shape::kTileBytes;
-    if (owns_new && tile == tile1 - 1) {
-      if (warp == 0) {
-        const int token = position - tile * kTile;
+    const int i = tile - tile0, stage = i % STAGES;
+    barrier_wait(full + stage, (i / STAGES) & 1);
+    unsigned char* keys = memory + stage * 2 * Shape::kTileBytes + warp * kBoxBytes;
+    unsigned char* values = keys + Shape::kTileBytes;
+    if (owns_new && tile == tile1 - 1 && warp == new_warp) {
+      const int token = position % 16;
 #pragma unroll
-        for (int i = 0; i < E; ++i) {
-          const int d = lane * E + i;
-          const int offset = token * D + (((d / 8) ^ (token & 7)) * 8) + d % 8;
-          reinterpret_cast<__nv_bfloat16*>(base)[offset] = new_key[i];
-          reinterpret_cast<__nv_bfloat16*>(base + Shape::kTileBytes)[offset] = new_value[i];
+      for (int e = 0; e < E; ++e) {
+        const int d = lane * E + e;
+        const int offset = (d / 64 * 16 + token) * 64 + (((d % 64 / 8) ^ (token & 7)) * 8) + d % 8;
+        reinterpret_cast<__nv_bfloat16*>(keys)[offset] = new_key[e];
+        reinterpret_cast<__nv_bfloat16*>(values)[offset] = new_value[e];
+      }
+      __syncwarp();
+    }
+    if (tile == tiles - 1) {
+      // What stands in the cache past the end may be anything, and no weight makes NaN vanish.
+      for (int token = max(0, length - tile * kTile - warp * 16); token < 16; ++token) {
+#pragma unroll
+        for (int e = 0; e < E; ++e) {
+          const int d = lane * E + e;
+          reinterpret_cast<__nv_bfloat16*>(values)[(d / 64 * 16 + token) * 64 + d % 64] = __float2bfloat16(0.f);
         }
       }
-      __syncthreads();
+      __syncwarp();
     }
     float s[4] = {};
-    const int token_row = warp * 16 + lane % 16;
+    const int token_row = lane % 16;
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
       uint32_t a[4];
-      load_matrices(a, smem(base) + token_row * D * 2 + (((k * 2 + lane / 16) ^ (token_row & 7)) * 16));
-      mma(s, a, q[k][0], q[k][1]);
+      load_matrices(a, shared_address(keys) + (k / 4 * 16 + token_row) * 128 + (((k % 4 * 2 + lane / 16) ^ (token_row & 7)) * 16));
+      multiply_add(s, a[0], a[1], a[2], a[3], q[k][0], q[k][1]);
     }
     // s = {(token g, head 2t), (token g, head 2t + 1), (token g + 8, head 2t), (token g + 8, head 2t + 1)}
     const int token = tile * kTile + warp * 16 + g;
@@ -232,13 +242,15 @@ __global__ void __launch_bounds__(WARPS * 32) decode_attention(const __grid_cons
     __nv_bfloat162 low = __floats2bfloat162_rn(s[0], s[1]), high = __floats2bfloat162_rn(s[2], s[3]);
     const uint32_t p0 = transpose(*reinterpret_cast<uint32_t*>(&low)), p1 = transpose(*reinterpret_cast<uint32_t*>(&high));
     // Matrices of ldmatrix: (tokens 0-7, d 0-7), (tokens 0-7, d 8-15), (tokens 8-15, d 0-7), (tokens 8-15, d 8-15), each turned.
-    const int v_row = warp * 16 + lane % 8 + (lane / 16) * 8, v_half = (lane / 8) % 2;
+    const int value_row = lane % 8 + (lane / 16) * 8, v_half = (lane / 8) % 2;
 #pragma unroll
     for (int d = 0; d < D / 16; ++d) {
       uint32_t a[4];
-      load_matrices_transposed(a, smem(base) + Shape::kTileBytes + v_row * D * 2 + (((d * 2 + v_half) ^ (v_row & 7)) * 16));
-      mma(o[d], a, p0, p1);
+      load_matrices_transposed(a, shared_address(values) + (d / 4 * 16 + value_row) * 128 + (((d % 4 * 2 + v_half) ^ (value_row & 7)) * 16));
+      multiply_add(o[d], a[0], a[1], a[2], a[3], p0, p1);
     }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(empty + stage);
   }
   // Every lane of a column held its own part of the sum.
 #pragma unroll
@@ -264,7 +276,7 @@ __global__ void __launch_bounds__(WARPS * 32) decode_attention(const __grid_cons
       }
     }
   }
-  __syncthreads();
+  sync_threads<kThreads>();
 
   // Merges `count` partial results, `stride` floats apart, of dimension d of one head.
   const auto merged = [&](const float* part, int stride, int count, int d, float& m, float& l) {
@@ -298,12 +310,12 @@ __global__ void __launch_bounds__(WARPS * 32) decode_attention(const __grid_cons
   }
   if (args.splits == 1) return;
   __threadfence();
-  __syncthreads();
+  sync_threads<kThreads>();
   if (threadIdx.x == 0) {
     is_last = atomicAdd(args.counters + row * kv_heads + head, 1) == args.splits - 1;
     if (is_last) args.counters[row * kv_heads + head] = 0;
   }
-  __syncthreads();
+  sync_threads<kThreads>();
   if (!is_last) return;
   __threadfence();
   for (int i = threadIdx.x; i < G * D; i += kThreads) {
@@ -313,23 +325,4 @@ __global__ void __launch_bounds__(WARPS * 32) decode_attention(const __grid_cons
   }
 }
 
-template <int D, int G, int WARPS, int STAGES>
-cudaError_t launch_decode_attention(const DecodeAttentionArgs& args, int batch, cudaStream_t stream) {
-  auto kernel = decode_attention<D, G, WARPS, STAGES>;
-  constexpr int kBytes = DecodeAttentionShape<D, G, WARPS, STAGES>::kBytes;
-  static const cudaError_t once = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (once != cudaSuccess) return once;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(args.splits, args.num_kv_heads, batch);
-  config.blockDim = dim3(WARPS * 32);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, args);
-}
-
-}  // namespace xllm::cuda
+}  // namespace xllm::kernels::cuda

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TypedDict
 
 from xllm_kernels import _C
 
 OPERATIONS = ("rms_norm", "add_rms_norm", "rotary_embedding", "write_kv", "paged_attention", "silu_and_mul")
 """Names of the operations in `xllm_kernels.ops`."""
+CUDA_OPERATIONS = (
+    "rms_norm",
+    "add_rms_norm",
+    "rotary_embedding",
+    "write_kv",
+    "silu_and_mul",
+    "argmax",
+    "linear_stream",
+    "decode_attention",
+)
+"""Names of the operations in `xllm_kernels.cuda.ops` and `xllm_kernels.cuda.decode`."""
+CUDA_CAPABILITY = (9, 0)
+"""The one compute capability that they are built for: they use instructions of Hopper alone."""
 
 
 class AvailableBackends(TypedDict):
@@ -16,26 +30,51 @@ class AvailableBackends(TypedDict):
     cpu: str
     """Instruction set in use: "portable", "avx2", "avx512" or "avx512_bf16"."""
     cuda: str | None
-    """Always None in this version."""
+    """"sm_90a" where the CUDA kernels are built, whether there is a GPU or not."""
     npu: str | None
     """Always None in this version."""
 
 
 def available_backends() -> AvailableBackends:
     """The back ends of this build on this machine."""
-    return {"cpu": _C.cpu_isa(), "cuda": None, "npu": None}
+    return {"cpu": _C.cpu_isa(), "cuda": None if _why_no_cuda_module() else "sm_90a", "npu": None}
 
 
 def explain(op: str, device: str) -> list[str]:
     """Why `op` cannot run on `device` ("cpu", "cuda", "npu", with or without an index): all reasons; empty if it can."""
+    kind, _, index = device.partition(":")
+    operations = CUDA_OPERATIONS if kind == "cuda" else OPERATIONS
     reasons = []
-    if op not in OPERATIONS:
-        reasons.append(f"xllm-kernels has no operation {op!r} (it has {', '.join(OPERATIONS)})")
-    kind = device.partition(":")[0]
+    if op not in operations:
+        reasons.append(f"xllm-kernels has no operation {op!r} (it has {', '.join(operations)})")
     if kind == "cuda":
-        reasons.append(_C.why_no_cuda() or "the CUDA kernels serve no operation yet")
+        missing = _why_no_cuda_module()
+        reasons += [missing] if missing else _reasons_against_gpu(int(index or 0))
     elif kind == "npu":
         reasons.append(_C.why_no_npu() or "the NPU kernels serve no operation yet")
     elif kind != "cpu":
         reasons.append(f"xllm-kernels knows no device {device!r} (it knows cpu, cuda, npu)")
     return reasons
+
+
+def _why_no_cuda_module() -> str | None:
+    try:
+        import_module("xllm_kernels._C_cuda")
+    except ImportError as error:
+        return _C.why_no_cuda() or f"the CUDA kernels cannot be loaded: {error}"
+    return None
+
+
+def _reasons_against_gpu(index: int) -> list[str]:
+    try:
+        import torch
+    except ImportError:
+        return ["the CUDA kernels work on tensors of torch, which is not installed"]
+    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
+        return [f"torch finds no GPU {index}"]
+    capability = torch.cuda.get_device_capability(index)
+    if capability != CUDA_CAPABILITY:
+        return [
+            f"the CUDA kernels need compute capability 9.0 (H100, H200), and GPU {index} has {capability[0]}.{capability[1]}"
+        ]
+    return []

@@ -1,0 +1,35 @@
+# xllm_kernels_cuda: csrc/cuda for sm_90a, and the extension module xllm_kernels._C_cuda over it. Built only when XLLM_CUDA is set, so that a
+# machine which happens to have nvcc builds no slower.
+set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+
+add_library(
+  xllm_kernels_cuda STATIC
+  csrc/cuda/argmax.cu
+  csrc/cuda/decode_attention.cu
+  csrc/cuda/linear_stream.cu
+  csrc/cuda/row_kernels.cu
+  csrc/cuda/tensor_map.cu)
+target_include_directories(xllm_kernels_cuda PUBLIC include PRIVATE csrc/cuda)
+target_compile_options(xllm_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+if(XLLM_WARNINGS_AS_ERRORS)
+  target_compile_options(xllm_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
+endif()
+
+nanobind_add_module(
+  _C_cuda
+  BACKEND_MODULE nanobind_backend
+  NB_SUPPRESS_WARNINGS
+  csrc/bindings/cuda_decode.cpp
+  csrc/bindings/cuda_module.cpp
+  csrc/bindings/cuda_row_kernels.cpp
+  csrc/bindings/tensor.cpp)
+target_compile_features(_C_cuda PRIVATE cxx_std_20)
+target_include_directories(_C_cuda PRIVATE csrc/bindings)
+target_link_libraries(_C_cuda PRIVATE xllm_kernels_cuda)
+xllm_set_warnings(_C_cuda)
+
+install(TARGETS _C_cuda LIBRARY DESTINATION xllm_kernels)

@@ -1,0 +1,33 @@
+// The extension module xllm_kernels._C_cuda: one line for each function, no logic. It links the CUDA runtime statically and no driver, so
+// it can be imported where there is no GPU.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include "cuda_launchers.h"
+#include "xllm/kernels/cuda/decode_attention.h"
+#include "xllm/kernels/cuda/linear_stream.h"
+
+namespace nb = nanobind;
+namespace bindings = xllm::bindings::cuda;
+namespace kernels = xllm::kernels::cuda;
+using namespace nb::literals;
+
+NB_MODULE(_C_cuda, m) {
+  m.def("rms_norm", &bindings::rms_norm, "x"_a, "weight"_a, "eps"_a, "out"_a, "stream"_a);
+  m.def("add_rms_norm", &bindings::add_rms_norm, "x"_a, "residual"_a, "weight"_a, "eps"_a, "stream"_a);
+  m.def("rotary_embedding", &bindings::rotary_embedding, "positions"_a, "query"_a, "key"_a, "cos_sin_cache"_a, "stream"_a);
+  m.def("write_kv", &bindings::write_kv, "key"_a, "value"_a, "key_cache"_a, "value_cache"_a, "slot_mapping"_a, "stream"_a);
+  m.def("silu_and_mul", &bindings::silu_and_mul, "x"_a, "out"_a, "stream"_a);
+  m.def("argmax", &bindings::argmax, "logits"_a, "token_ids"_a, "best"_a, "workspace"_a, "counters"_a, "stream"_a);
+  m.def("linear_stream", &bindings::linear_stream, "x"_a, "weight"_a, "norm_weight"_a.none(), "bias"_a.none(), "eps"_a,
+        "epilogue"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
+  m.def("decode_attention", &bindings::decode_attention, "query"_a, "key"_a, "value"_a, "q_norm"_a.none(),
+        "k_norm"_a.none(), "cos_sin_cache"_a.none(), "key_cache"_a, "value_cache"_a, "block_tables"_a, "seq_lens"_a,
+        "scale"_a, "eps"_a, "max_seq_len"_a, "splits"_a, "configuration"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
+
+  m.attr("LINEAR_STREAM_MAX_BATCH") = kernels::kLinearStreamMaxBatch;
+  m.def("why_no_linear_stream", [](int64_t n, int64_t k, int epilogue) {
+    return kernels::why_no_linear_stream(n, k, static_cast<kernels::Epilogue>(epilogue));
+  }, "n"_a, "k"_a, "epilogue"_a);
+  m.def("why_no_decode_attention", &kernels::why_no_decode_attention, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a);
+}

@@ -1,0 +1,60 @@
+// What the launchers of CUDA kernels share: a view that must lie on the device, and None for what is left out.
+#pragma once
+
+#include <optional>
+
+#include "tensor.h"
+
+namespace xllm::bindings::cuda {
+
+struct DeviceTensor : Tensor {
+  DeviceTensor(nanobind::handle object, const char* name) : Tensor(object, name, Access::write, Device::cuda) {}
+  void* pointer() const { return memory(); }
+};
+
+// A dense bfloat16 vector of `size` elements, or nullptr for None.
+inline const void* optional_vector(nanobind::handle object, const char* name, int64_t size) {
+  if (object.is_none()) return nullptr;
+  const DeviceTensor vector(object, name);
+  vector.expect_scalar(Scalar::bfloat16);
+  vector.expect_dims(1);
+  vector.expect_size(0, size, "the size of a row");
+  vector.expect_dense_from(0);
+  return vector.memory();
+}
+
+struct Workspace {
+  float* memory;
+  int64_t size;
+  int32_t* counters;
+  int64_t num_counters;
+};
+
+inline Workspace workspace_of(nanobind::handle memory, nanobind::handle counters) {
+  const DeviceTensor floats(memory, "workspace"), integers(counters, "counters");
+  floats.expect_scalar(Scalar::float32);
+  floats.expect_dims(1);
+  floats.expect_dense_from(0);
+  integers.expect_scalar(Scalar::int32);
+  integers.expect_dims(1);
+  integers.expect_dense_from(0);
+  return {static_cast<float*>(floats.memory()), floats.size(0), static_cast<int32_t*>(integers.memory()), integers.size(0)};
+}
+
+// A dense bfloat16 matrix.
+inline void expect_matrix(const DeviceTensor& tensor) {
+  tensor.expect_scalar(Scalar::bfloat16);
+  tensor.expect_dims(2);
+  tensor.expect_dense_from(0);
+}
+
+// [T, heads, head_dim] in bfloat16, dense within a row.
+inline void expect_heads(const DeviceTensor& tensor) {
+  tensor.expect_scalar(Scalar::bfloat16);
+  tensor.expect_dims(3);
+  tensor.expect_dense_from(1);
+}
+
+inline void* as_stream(uintptr_t stream) { return reinterpret_cast<void*>(stream); }
+
+}  // namespace xllm::bindings::cuda

@@ -1,0 +1,91 @@
+// Transaction barriers, bulk tensor copies and programmatic launch of sm_90, one instruction a function. Knows nothing of what is copied.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace xllm::kernels::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// The first address at or after `p` where boxes swizzled by 128 bytes may begin.
+__device__ __forceinline__ unsigned char* align_to_swizzle(unsigned char* p) {
+  return p + (1024 - shared_address(p) % 1024) % 1024;
+}
+
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
+}
+
+// Makes initialised barriers visible to the copy engine; a block barrier must follow.
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Arrives, and announces bytes that copies will bring before the phase ends.
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Returns once the phase of `parity` has ended.
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, int parity) {
+  asm volatile(
+      "{\n.reg .pred p;\nWAIT:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra WAIT;\nDONE:\n}\n" ::
+          "r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// A barrier of the first THREADS threads that call it, beside __syncthreads.
+template <int THREADS>
+__device__ __forceinline__ void sync_threads() {
+  asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+}
+
+__device__ __forceinline__ uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint64_t evict_last_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// Copies the box at (column, row) of a matrix to shared memory; `barrier` counts its bytes.
+__device__ __forceinline__ void copy_box(void* destination, const CUtensorMap* map, int column, int row,
+                                         uint64_t* barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(destination)),
+      "l"(map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
+// Copies the box at (0, slot, plane) of a cache to shared memory; `barrier` counts its bytes.
+__device__ __forceinline__ void copy_cache_box(uint32_t destination, const CUtensorMap* map, int slot, int plane,
+                                               uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(destination),
+      "l"(map), "r"(0), "r"(slot), "r"(plane), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// Lets the next kernel of the stream start its prologue; it may read our results only after its own wait.
+__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// Returns once the kernel before has ended and its writes are visible.
+__device__ __forceinline__ void wait_for_prerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+}  // namespace xllm::kernels::cuda

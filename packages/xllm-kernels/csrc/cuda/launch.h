@@ -1,0 +1,43 @@
+// How kernels are launched: errors become exceptions, and each may start before the one before it has ended.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <stdexcept>
+#include <string>
+
+namespace xllm::kernels::cuda {
+
+inline void check(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+struct LaunchShape {
+  dim3 grid;
+  int threads;
+  int shared_bytes = 0;
+};
+
+// The kernel must wait_for_prerequisites() before it touches what earlier kernels wrote or read.
+template <class Kernel, class Args>
+void launch(Kernel kernel, const char* name, const LaunchShape& shape, const Args& args, void* stream) {
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(shape.threads);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, args), name);
+}
+
+// Lets `kernel` have `bytes` of shared memory. Once a kernel and process is enough for one device.
+template <class Kernel>
+void allow_shared_bytes(Kernel kernel, int bytes, const char* name) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+}
+
+}  // namespace xllm::kernels::cuda

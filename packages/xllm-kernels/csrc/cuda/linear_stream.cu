@@ -1,0 +1,128 @@
+// Which configuration of the kernel serves a product, and its launch.
+//
+// Measured on an H200 (2026-11-29) in whole decode steps of qwen3-8b, 36 layers and the head in one graph, weights bfloat16. Copies of
+// boxes by the tensor engine reach 3.4 TB/s (o), 3.6 (qkv), 3.9 (down), 4.1 (gate_up), 4.3 (head) at batch 1; registers filled by
+// ld.global.nc gave 2.8 to 3.9, copies row by row 2.4 to 3.6. Neighbours must fit into a multiprocessor's 228 KB together, or the next
+// kernel's ring cannot fill while this one ends. At batch 16 to 64, this kernel with 2 to 8 column tiles took 4.46 to 5.65 ms, cuBLAS
+// 4.26 to 4.38, and clusters that share x were slower still: hence kLinearStreamMaxBatch.
+#include "linear_stream.cuh"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "launch.h"
+
+namespace xllm::kernels::cuda {
+namespace {
+
+using Narrow = LinearShape<1, 1, 1, 8, 512, 4, false>;  // batch 1: tiles of 16 rows, x resident, one block a multiprocessor
+using Deep = LinearShape<1, 1, 1, 8, 256, 8, true>;     // few rows of W: small tiles, a long ring
+using Wide = LinearShape<2, 1, 1, 8, 256, 4, true>;     // many rows of W
+using Tall = LinearShape<4, 1, 2, 4, 256, 2, true>;     // long rows of W: large tiles, K in slices
+using Small = LinearShape<2, 1, 1, 2, 64, 8, true>;     // K no multiple of 256
+
+constexpr int kMaxSharedBytes = 227 * 1024;
+constexpr int kMaxBlocks = 264;  // two a multiprocessor of an H100 or H200
+
+struct Plan {
+  void (*run)(const LinearStreamArgs&, int splits, int blocks, void* stream) = nullptr;
+  int rows = 0;
+  int k_step = 0;
+  int min_units = 128;  // slices of K are added until there are so many units: about one a multiprocessor
+  int blocks = kMaxBlocks;
+};
+
+template <class Shape, Epilogue EPI>
+void run(const LinearStreamArgs& args, int splits, int blocks, void* stream) {
+  constexpr bool kNorm = EPI != Epilogue::add_residual;
+  const int box_rows = EPI == Epilogue::silu_and_mul ? Shape::kRows / 2 : Shape::kRows;
+  LinearParameters parameters{
+      describe_matrix(args.weight, args.n, args.k, box_rows),
+      Shape::kXStage ? describe_matrix(args.x, args.batch, args.k, Shape::kColumns) : CUtensorMap{},
+      static_cast<const __nv_bfloat16*>(args.x),
+      static_cast<const __nv_bfloat16*>(args.norm_weight),
+      static_cast<const __nv_bfloat16*>(args.bias),
+      static_cast<__nv_bfloat16*>(args.out),
+      args.workspace,
+      args.counters,
+      args.batch,
+      args.n,
+      args.k,
+      splits,
+      args.eps,
+  };
+  const auto kernel = linear_stream_kernel<Shape, EPI, kNorm>;
+  const int bytes = Shape::bytes(args.k);
+  allow_shared_bytes(kernel, bytes, "linear_stream");
+  launch(kernel, "linear_stream", {dim3(blocks), Shape::kBlockThreads, bytes}, parameters, stream);
+}
+
+template <class Shape, Epilogue EPI>
+Plan plan() {
+  return {run<Shape, EPI>, Shape::kRows, Shape::kKc};
+}
+
+template <class Shape>
+bool fits(int64_t n, int64_t k) {
+  return n % Shape::kRows == 0 && k % Shape::kKc == 0 && Shape::bytes(static_cast<int>(k)) <= kMaxSharedBytes;
+}
+
+Plan plan_add_residual(int batch, int64_t n, int64_t k) {
+  if (fits<Tall>(n, k) && n >= 4096 && k > 2 * n) {
+    Plan tall = plan<Tall, Epilogue::add_residual>();
+    if (batch == 1) tall.min_units = 256;
+    return tall;
+  }
+  if (fits<Deep>(n, k) && (batch == 1 || n < 4096)) return plan<Deep, Epilogue::add_residual>();
+  if (fits<Wide>(n, k)) return plan<Wide, Epilogue::add_residual>();
+  return fits<Small>(n, k) ? plan<Small, Epilogue::add_residual>() : Plan{};
+}
+
+Plan plan_none(int batch, int64_t n, int64_t k) {
+  if (batch == 1 && n <= 16384 && fits<Narrow>(n, k)) {
+    Plan narrow = plan<Narrow, Epilogue::none>();
+    narrow.blocks = kMaxBlocks / 2;
+    return narrow;
+  }
+  if (fits<Wide>(n, k)) return plan<Wide, Epilogue::none>();
+  return fits<Small>(n, k) ? plan<Small, Epilogue::none>() : Plan{};
+}
+
+Plan plan_silu_and_mul(int64_t n, int64_t k) {
+  if (fits<Wide>(n, k)) return plan<Wide, Epilogue::silu_and_mul>();
+  return fits<Small>(n, k) ? plan<Small, Epilogue::silu_and_mul>() : Plan{};
+}
+
+Plan choose(int batch, int64_t n, int64_t k, Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::add_residual: return plan_add_residual(batch, n, k);
+    case Epilogue::silu_and_mul: return plan_silu_and_mul(n, k);
+    case Epilogue::none: return plan_none(batch, n, k);
+  }
+  return {};
+}
+
+}  // namespace
+
+const char* why_no_linear_stream(int64_t n, int64_t k, Epilogue epilogue) {
+  if (n <= 0 || k <= 0 || n > (int64_t{1} << 30) || k > (int64_t{1} << 20)) return "the sizes are out of range";
+  if (choose(1, n, k, epilogue).run == nullptr) return "n must be a multiple of 32 and k of 64";
+  return nullptr;
+}
+
+void linear_stream(const LinearStreamArgs& args, void* stream) {
+  if (args.batch < 1 || args.batch > kLinearStreamMaxBatch) throw std::invalid_argument("linear_stream takes 1 to 8 rows");
+  if (const char* reason = why_no_linear_stream(args.n, args.k, args.epilogue)) throw std::invalid_argument(reason);
+  if ((args.norm_weight == nullptr) != (args.epilogue == Epilogue::add_residual))
+    throw std::invalid_argument("linear_stream takes a norm with every epilogue but add_residual");
+  const Plan plan = choose(args.batch, args.n, args.k, args.epilogue);
+  const int tiles = args.n / plan.rows;
+  int splits = 1;
+  while (tiles * splits < plan.min_units && splits < 8 && args.k % (plan.k_step * splits * 2) == 0) splits *= 2;
+  if (splits > 1 && (args.workspace_size < int64_t{tiles} * splits * (plan.rows + 1) * 8 || args.num_counters < tiles))
+    throw std::invalid_argument("the workspace of linear_stream is too small");
+  plan.run(args, splits, std::min(plan.blocks, tiles * splits), stream);
+}
+
+}  // namespace xllm::kernels::cuda

@@ -1,0 +1,196 @@
+// Memory-bound operations: every element is read once by a 16-byte load. All may overlap the kernel before them.
+#include "xllm/kernels/cuda/row_kernels.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "async_copy.cuh"
+#include "launch.h"
+#include "matrix.cuh"
+
+namespace xllm::kernels::cuda {
+namespace {
+
+constexpr int kVector = 8;  // elements of a 16-byte load
+
+__device__ __forceinline__ uint4* vectors(void* p, int64_t element) {
+  return reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p) + element);
+}
+__device__ __forceinline__ const uint4* vectors(const void* p, int64_t element) {
+  return reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p) + element);
+}
+__device__ __forceinline__ float squares_of(uint32_t v) {
+  const float2 a = unpack(v);
+  return a.x * a.x + a.y * a.y;
+}
+__device__ __forceinline__ uint32_t scaled(uint32_t v, uint32_t w, float scale) {
+  const float2 a = unpack(v), b = unpack(w);
+  return pack(a.x * scale * b.x, a.y * scale * b.y);
+}
+__device__ __forceinline__ uint4 scaled(uint4 v, uint4 w, float scale) {
+  return make_uint4(scaled(v.x, w.x, scale), scaled(v.y, w.y, scale), scaled(v.z, w.z, scale), scaled(v.w, w.w, scale));
+}
+__device__ __forceinline__ uint32_t sum_of(uint32_t a, uint32_t b) {
+  const float2 x = unpack(a), y = unpack(b);
+  return pack(x.x + y.x, x.y + y.y);
+}
+
+// The sum over the WARPS warps that share a row; every thread gets it.
+template <int WARPS>
+__device__ __forceinline__ float row_sum(float v) {
+  v = warp_sum(v);
+  if constexpr (WARPS == 1) return v;
+  __shared__ float sums[WARPS];
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = v;
+  __syncthreads();
+  float total = 0.f;
+#pragma unroll
+  for (int w = 0; w < WARPS; ++w) total += sums[w];
+  return total;
+}
+
+// WARPS == 1: a warp a row, four rows a block (heads); otherwise a block a row.
+template <int WARPS>
+__global__ void rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
+  launch_dependents();
+  wait_for_prerequisites();
+  const int64_t row = WARPS == 1 ? blockIdx.x * int64_t{4} + threadIdx.x / 32 : blockIdx.x;
+  if (row >= args.num_rows) return;
+  const int thread = WARPS == 1 ? threadIdx.x % 32 : threadIdx.x;
+  const int count = static_cast<int>(args.size / kVector);
+  const uint4* x = vectors(args.x, row * args.x_row_stride);
+  uint4* out = vectors(args.out, row * args.out_row_stride);
+  const uint4* weight = vectors(args.weight, 0);
+  float squares = 0.f;
+  for (int i = thread; i < count; i += WARPS * 32) {
+    const uint4 v = x[i];
+    squares += squares_of(v.x) + squares_of(v.y) + squares_of(v.z) + squares_of(v.w);
+  }
+  const float scale = rsqrtf(row_sum<WARPS>(squares) / args.size + args.eps);
+  for (int i = thread; i < count; i += WARPS * 32) out[i] = scaled(x[i], __ldg(weight + i), scale);
+}
+
+template <int WARPS>
+__global__ void add_rms_norm_kernel(const __grid_constant__ AddRmsNormArgs args) {
+  launch_dependents();
+  wait_for_prerequisites();
+  const int64_t row = blockIdx.x;
+  const int count = static_cast<int>(args.size / kVector);
+  uint4* x = vectors(args.x, row * args.size);
+  uint4* residual = vectors(args.residual, row * args.size);
+  const uint4* weight = vectors(args.weight, 0);
+  float squares = 0.f;
+  for (int i = threadIdx.x; i < count; i += WARPS * 32) {
+    const uint4 a = x[i], b = residual[i];
+    const uint4 v = make_uint4(sum_of(a.x, b.x), sum_of(a.y, b.y), sum_of(a.z, b.z), sum_of(a.w, b.w));
+    residual[i] = v;
+    squares += squares_of(v.x) + squares_of(v.y) + squares_of(v.z) + squares_of(v.w);
+  }
+  const float scale = rsqrtf(row_sum<WARPS>(squares) / args.size + args.eps);
+  for (int i = threadIdx.x; i < count; i += WARPS * 32) x[i] = scaled(residual[i], __ldg(weight + i), scale);
+}
+
+__device__ __forceinline__ float silu_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
+__device__ __forceinline__ uint32_t silu_times(uint32_t gate, uint32_t up) {
+  const float2 a = unpack(gate), b = unpack(up);
+  return pack(silu_times(a.x, b.x), silu_times(a.y, b.y));
+}
+
+__global__ void silu_and_mul_kernel(const __grid_constant__ SiluAndMulArgs args) {
+  launch_dependents();
+  wait_for_prerequisites();
+  const int64_t row = blockIdx.y;
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= args.size / kVector) return;
+  const uint4 gate = vectors(args.x, row * 2 * args.size)[i], up = vectors(args.x, (row * 2 + 1) * args.size)[i];
+  vectors(args.out, row * args.size)[i] = make_uint4(silu_times(gate.x, up.x), silu_times(gate.y, up.y),
+                                                     silu_times(gate.z, up.z), silu_times(gate.w, up.w));
+}
+
+// A thread rotates two neighbouring pairs of one head.
+__global__ void rotary_embedding_kernel(const __grid_constant__ RotaryEmbeddingArgs args) {
+  launch_dependents();
+  wait_for_prerequisites();
+  const int64_t token = blockIdx.x;
+  const int half = static_cast<int>(args.rotary_dim / 2), pairs = half / 2;
+  const int heads = static_cast<int>(args.num_heads), all = heads + static_cast<int>(args.num_kv_heads);
+  const float* table = args.cos_sin + args.positions[token] * args.rotary_dim;
+  for (int i = threadIdx.x; i < all * pairs; i += blockDim.x) {
+    const int head = i / pairs, element = i % pairs * 2;
+    __nv_bfloat16* row = head < heads ? static_cast<__nv_bfloat16*>(args.query) + token * args.query_row_stride + head * args.head_dim
+                                      : static_cast<__nv_bfloat16*>(args.key) + token * args.key_row_stride + (head - heads) * args.head_dim;
+    auto* low = reinterpret_cast<uint32_t*>(row + element);
+    auto* high = reinterpret_cast<uint32_t*>(row + half + element);
+    const float2 a = unpack(*low), b = unpack(*high);
+    const float2 c = *reinterpret_cast<const float2*>(table + element);
+    const float2 s = *reinterpret_cast<const float2*>(table + half + element);
+    *low = pack(a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y);
+    *high = pack(b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y);
+  }
+}
+
+__global__ void write_kv_kernel(const __grid_constant__ WriteKvArgs args) {
+  launch_dependents();
+  wait_for_prerequisites();
+  const int64_t token = blockIdx.x, slot = args.slot_mapping[token];
+  if (slot < 0) return;
+  for (int i = threadIdx.x; i < args.width / kVector; i += blockDim.x) {
+    vectors(args.key_cache, slot * args.width)[i] = vectors(args.key, token * args.key_row_stride)[i];
+    vectors(args.value_cache, slot * args.width)[i] = vectors(args.value, token * args.value_row_stride)[i];
+  }
+}
+
+void check_size(int64_t size, const char* what) {
+  if (size <= 0 || size % kVector != 0) throw std::invalid_argument(std::string(what) + " must be a multiple of 8");
+}
+
+dim3 grid_of(int64_t rows) { return dim3(static_cast<unsigned>(rows)); }
+
+// Whole warps for `work` items, at most 512 threads.
+int threads_for(int64_t work) { return static_cast<int>(std::clamp<int64_t>((work + 31) / 32 * 32, 32, 512)); }
+
+}  // namespace
+
+void rms_norm(const RmsNormArgs& args, void* stream) {
+  check_size(args.size, "the size of a row");
+  if (args.num_rows == 0) return;
+  if (args.size <= 512) {
+    launch(rms_norm_kernel<1>, "rms_norm", {grid_of((args.num_rows + 3) / 4), 128}, args, stream);
+  } else {
+    launch(rms_norm_kernel<16>, "rms_norm", {grid_of(args.num_rows), 512}, args, stream);
+  }
+}
+
+void add_rms_norm(const AddRmsNormArgs& args, void* stream) {
+  check_size(args.size, "the size of a row");
+  if (args.num_rows == 0) return;
+  launch(add_rms_norm_kernel<16>, "add_rms_norm", {grid_of(args.num_rows), 512}, args, stream);
+}
+
+void rotary_embedding(const RotaryEmbeddingArgs& args, void* stream) {
+  if (args.rotary_dim % 4 != 0 || args.rotary_dim > args.head_dim) throw std::invalid_argument("rotary_dim must be a multiple of 4");
+  if (args.num_tokens == 0) return;
+  const int threads = threads_for((args.num_heads + args.num_kv_heads) * args.rotary_dim / 4);
+  launch(rotary_embedding_kernel, "rotary_embedding", {grid_of(args.num_tokens), threads}, args, stream);
+}
+
+void write_kv(const WriteKvArgs& args, void* stream) {
+  check_size(args.width, "num_kv_heads * head_dim");
+  if (args.num_tokens == 0) return;
+  launch(write_kv_kernel, "write_kv", {grid_of(args.num_tokens), threads_for(args.width / kVector)}, args, stream);
+}
+
+void silu_and_mul(const SiluAndMulArgs& args, void* stream) {
+  check_size(args.size, "the size of a row");
+  constexpr int kThreads = 256;
+  const auto columns = static_cast<unsigned>((args.size / kVector + kThreads - 1) / kThreads);
+  for (int64_t row = 0; row < args.num_rows; row += 65535) {  // the most that a grid has in y
+    SiluAndMulArgs part = args;
+    part.num_rows = std::min<int64_t>(65535, args.num_rows - row);
+    part.x = static_cast<const __nv_bfloat16*>(args.x) + row * 2 * args.size;
+    part.out = static_cast<__nv_bfloat16*>(args.out) + row * args.size;
+    launch(silu_and_mul_kernel, "silu_and_mul", {dim3(columns, static_cast<unsigned>(part.num_rows)), kThreads}, part, stream);
+  }
+}
+
+}  // namespace xllm::kernels::cuda

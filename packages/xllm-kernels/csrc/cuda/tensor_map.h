@@ -1,0 +1,21 @@
+// Descriptions of matrices and caches for the bulk tensor copy engine. Knows nothing of kernels.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace xllm::kernels::cuda {
+
+// Elements of a 128-byte row of a box. In shared memory, 16-byte piece p of row r of a box lies at p ^ (r & 7): eight lanes that
+// read the same piece of eight rows meet no bank conflict.
+constexpr int kBoxColumns = 64;
+
+// A row-major bfloat16 matrix [rows, columns] in boxes of `box_rows` rows and kBoxColumns columns; rows past the end read as 0.
+// Throws std::runtime_error when the driver refuses (columns must be a multiple of 8, `memory` aligned to 16 bytes).
+CUtensorMap describe_matrix(const void* memory, int64_t rows, int64_t columns, int box_rows);
+
+// A bfloat16 cache [slots, kv_heads, head_dim] in boxes of `box_slots` slots of one head, each as [head_dim / 64][box_slots][64].
+CUtensorMap describe_cache(const void* memory, int64_t slots, int64_t kv_heads, int head_dim, int box_slots);
+
+}  // namespace xllm::kernels::cuda

@@ -1,0 +1,52 @@
+# ruff: noqa: N999
+"""The extension module of CUDA kernels: checked launchers on a stream; see `xllm_kernels.cuda`."""
+
+from torch import Tensor
+
+LINEAR_STREAM_MAX_BATCH: int
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, stream: int) -> None: ...
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, stream: int) -> None: ...
+def rotary_embedding(positions: Tensor, query: Tensor, key: Tensor, cos_sin_cache: Tensor, stream: int) -> None: ...
+def write_kv(
+    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor, stream: int
+) -> None: ...
+def silu_and_mul(x: Tensor, out: Tensor, stream: int) -> None: ...
+def argmax(
+    logits: Tensor, token_ids: Tensor, best: Tensor, workspace: Tensor, counters: Tensor, stream: int
+) -> None: ...
+def linear_stream(
+    x: Tensor,
+    weight: Tensor,
+    norm_weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    epilogue: int,
+    out: Tensor,
+    workspace: Tensor,
+    counters: Tensor,
+    stream: int,
+) -> None: ...
+def decode_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    cos_sin_cache: Tensor | None,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+    eps: float,
+    max_seq_len: int,
+    splits: int,
+    configuration: int,
+    out: Tensor,
+    workspace: Tensor,
+    counters: Tensor,
+    stream: int,
+) -> None: ...
+def why_no_linear_stream(n: int, k: int, epilogue: int) -> str | None: ...
+def why_no_decode_attention(num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> str | None: ...

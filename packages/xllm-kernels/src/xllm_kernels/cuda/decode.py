@@ -1,0 +1,120 @@
+"""What a decode step is made of: products of a few rows with large weights, attention of single tokens, the best token.
+
+Knows nothing of models. Every function here needs a `Workspace`, which must not serve two streams at once.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import torch
+
+from xllm_kernels import _C_cuda
+from xllm_kernels.cuda.ops import current_stream
+
+LINEAR_STREAM_MAX_BATCH: int = _C_cuda.LINEAR_STREAM_MAX_BATCH
+"""Rows that `linear_stream` takes at most."""
+WORKSPACE_FLOATS = 4 * 2**20
+WORKSPACE_COUNTERS = 2**16
+
+
+class Epilogue(IntEnum):
+    """What `linear_stream` does with a product."""
+
+    NONE = 0
+    ADD_RESIDUAL = 1
+    """Adds it to what `out` holds."""
+    SILU_AND_MUL = 2
+    """Takes the first half of the outputs as gates of the second."""
+
+
+class Workspace:
+    """Scratch memory of the kernels here, on the current default device of torch."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.memory = torch.empty(WORKSPACE_FLOATS, dtype=torch.float32, device=device)
+        self.counters = torch.zeros(WORKSPACE_COUNTERS, dtype=torch.int32, device=device)
+
+
+def why_no_linear_stream(n: int, k: int, epilogue: Epilogue) -> str | None:
+    """Why `linear_stream` does not serve a weight [n, k]; None when it does."""
+    return _C_cuda.why_no_linear_stream(n, k, epilogue)
+
+
+def why_no_decode_attention(num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> str | None:
+    """Why `decode_attention` does not serve these sizes; None when it does."""
+    return _C_cuda.why_no_decode_attention(num_heads, num_kv_heads, head_dim, block_size)
+
+
+def linear_stream(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    workspace: Workspace,
+    *,
+    out: torch.Tensor,
+    epilogue: Epilogue,
+    norm_weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 0.0,
+) -> None:
+    """out = epilogue(rms_norm(x) weight^T + bias), all bfloat16: x [B, k] with B at most 8, weight [n, k], out [B, n].
+
+    With `SILU_AND_MUL` the gate's rows come first in `weight`, out is [B, n / 2] and there is no bias. `ADD_RESIDUAL` takes no
+    norm, the others need one.
+    """
+    _C_cuda.linear_stream(
+        x, weight, norm_weight, bias, eps, epilogue, out, workspace.memory, workspace.counters, current_stream()
+    )
+
+
+def decode_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv_cache: tuple[torch.Tensor, torch.Tensor],
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    workspace: Workspace,
+    *,
+    out: torch.Tensor,
+    scale: float,
+    max_seq_len: int,
+    cos_sin_cache: torch.Tensor | None = None,
+    q_norm: torch.Tensor | None = None,
+    k_norm: torch.Tensor | None = None,
+    eps: float = 0.0,
+    splits: int = 0,
+    configuration: int = 0,
+) -> None:
+    """Attend the newest token of B sequences, whose KV is written to the cache first; all bfloat16.
+
+    query [B, Hq, D], key and value [B, Hk, D], rows may be strided; kv_cache (K, V) each [num_blocks, block_size, Hk, D];
+    block_tables int32 [B, W]; seq_lens int32 [B], tokens with the new one (0: an unused row, nothing is read or written);
+    out [B, Hq, D]. With `cos_sin_cache`, query and key are normalised (where norms are given) and rotated first, without they are
+    taken as they are. `max_seq_len` bounds seq_lens; only speed depends on it, and on `splits` and `configuration` (0 chooses).
+    """
+    _C_cuda.decode_attention(
+        query,
+        key,
+        value,
+        q_norm,
+        k_norm,
+        cos_sin_cache,
+        *kv_cache,
+        block_tables,
+        seq_lens,
+        scale,
+        eps,
+        max_seq_len,
+        splits,
+        configuration,
+        out,
+        workspace.memory,
+        workspace.counters,
+        current_stream(),
+    )
+
+
+def argmax(logits: torch.Tensor, workspace: Workspace, *, token_ids: torch.Tensor, best: torch.Tensor) -> None:
+    """Set token_ids (int32 [B]) to the first largest of logits (bfloat16 [B, V]) and best (float32 [B]) to it; NaN is largest."""
+    _C_cuda.argmax(logits, token_ids, best, workspace.memory, workspace.counters, current_stream())
