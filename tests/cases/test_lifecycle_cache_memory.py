@@ -72,6 +72,8 @@ def test_b66_a_long_id(server: ServerProcess) -> None:
     assert answer.json()["error"]["param"] == "request_id"
     answer = server.client.post("/v1/completions", json={"prompt": "x"}, headers={"X-Request-Id": "x" * 1000})
     assert answer.status_code == 400
+    head = f"GET /health HTTP/1.1\r\nHost: x\r\nX-Request-Id: {'x' * 1_000_000}\r\n\r\n".encode()
+    assert b" 200 " not in server.raw(head)
     server.assert_alive()
 
 

@@ -129,6 +129,18 @@ class ServerProcess:
             while received < after_bytes and (part := connection.recv(65536)):
                 received += len(part)
 
+    def raw(self, content: bytes) -> bytes:
+        """Send bytes as they are; return what comes until the server closes, even if it resets the connection."""
+        url, received = httpx.URL(self.base_url), b""
+        with (
+            socket.create_connection((url.host, url.port or 80), timeout=30) as connection,
+            contextlib.suppress(ConnectionError),
+        ):
+            connection.sendall(content)
+            while part := connection.recv(65536):
+                received += part
+        return received
+
     def metrics(self) -> dict[str, float]:
         """Return the samples of /metrics by name, labels other than the model's joined to it with commas."""
         values = {}

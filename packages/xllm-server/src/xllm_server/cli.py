@@ -16,9 +16,9 @@ EXIT_USAGE = 2
 _PROGRAM = "xllm-server"
 _DESCRIPTION = """Serves a language model over HTTP, with the routes that OpenAI clients know.
 
-xllm-server [MODEL] [options] serves; xllm-server bench [options] measures a server.
-Values come from the command line, then from the --config file (JSON), then from XLLM_<OPTION> variables, then from the
-defaults below."""
+xllm-server [MODEL] [options] serves; xllm-server bench [options] measures a server; --version prints the version.
+--config FILE reads options from a JSON object. Values come from the command line, then from that file, then from
+XLLM_<OPTION> variables, then from the defaults below."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,7 +62,6 @@ def parse_config(arguments: Sequence[str]) -> XLLMConfig:
             description=_DESCRIPTION,
             args=given,
             config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-            add_help=True,
         )
         names = _given_names(given)
         explicit = {name: value for name, value in parsed.to_flat().items() if name in names}
