@@ -13,8 +13,8 @@ from support.loaded_models import load_tiny
 from support.tiny_checkpoints import tiny_checkpoint
 from xllm_framework.errors import ModelLoadError
 from xllm_runtime.layers.parameter import ParameterSlot, are_adjacent
-from xllm_runtime.weights.checkpoint_folder import folder_weights
-from xllm_runtime.weights.safetensors_file import SafetensorsFile, lay_out
+from xllm_runtime.weights.safetensors_file import DTYPES, SafetensorsFile, folder_weights
+from xllm_runtime.weights.safetensors_layout import lay_out
 
 INDEX = "model.safetensors.index.json"
 
@@ -122,12 +122,12 @@ def test_an_unaligned_tensor_is_read(tmp_path):
 
 
 def test_a_layout_is_read_back(tmp_path):
-    header, entries = lay_out([("b", torch.float32, (2, 3)), ("a", torch.bfloat16, (4,)), ("c", torch.float32, ())])
+    header, entries = lay_out([("b", "F32", (2, 3)), ("a", "BF16", (4,)), ("c", "F32", ())])
     assert len(header) % 64 == 0
     path = tmp_path / "model.safetensors"
     path.write_bytes(header + bytes(entries[-1].end))
     assert {name: (t.dtype, t.shape) for name, t in load_file(path).items()} == {
-        entry.name: (entry.dtype, entry.shape) for entry in entries
+        entry.name: (DTYPES[entry.dtype], entry.shape) for entry in entries
     }
     assert list(SafetensorsFile(path).entries.values()) == entries
 

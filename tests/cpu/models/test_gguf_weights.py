@@ -18,9 +18,9 @@ from xllm_framework.errors import ModelLoadError
 from xllm_framework.model import ModelFiles, load_model_args
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
 from xllm_runtime.weights import load_weights
-from xllm_runtime.weights.checkpoint_folder import folder_weights
 from xllm_runtime.weights.converted_copy import ConvertedCopy
 from xllm_runtime.weights.gguf_names import LAYER_NAMES, OUTER_NAMES, hugging_face_name
+from xllm_runtime.weights.safetensors_file import folder_weights
 
 TOKENS = list(range(40, 75))
 

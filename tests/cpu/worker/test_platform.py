@@ -7,11 +7,12 @@ import torch
 
 import xllm_kernels
 from xllm_framework.errors import InvalidConfig
-from xllm_runtime.executor import explain_executors
-from xllm_runtime.platform import DeviceMemory, cuda, npu, select_platform
+from xllm_runtime.executor.selection import explain_executors
+from xllm_runtime.platform import DeviceMemory, cuda, npu, select_platform, selection, selects_cpu
 from xllm_runtime.platform.control_group import control_group_folders
-from xllm_runtime.platform.cpu import CPUPlatform, has_native_bfloat16
+from xllm_runtime.platform.cpu import CPUPlatform
 from xllm_runtime.platform.cpu_cores import cpu_quota, physical_cores, usable_cores
+from xllm_runtime.platform.cpu_features import has_native_bfloat16
 from xllm_runtime.platform.cpu_memory import main_memory
 
 
@@ -30,6 +31,30 @@ def test_auto_takes_the_cpu_when_there_is_no_accelerator(monkeypatch, caplog):
     assert select_platform("auto").name == "cpu"
     assert "cuda is not taken" in caplog.text
     assert "npu is not taken" in caplog.text
+
+
+def test_a_system_without_device_files_needs_no_torch_to_choose_the_cpu(tmp_path, monkeypatch):
+    assert selects_cpu("cpu")
+    assert not selects_cpu("cuda")
+    assert not selects_cpu("null")
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(selection, "has_torch", lambda: pytest.fail("torch is asked for"))
+    assert selects_cpu("auto", tmp_path)
+
+
+def test_where_a_device_file_shows_an_accelerator_torch_decides(tmp_path, monkeypatch, caplog):
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(selection, "_why_unavailable", lambda kind, index: "it is asleep")
+    assert selects_cpu("auto", tmp_path)
+    monkeypatch.setattr(selection, "has_torch", lambda: False)
+    assert selects_cpu("auto", tmp_path)
+    assert "uv pip install" in caplog.text
+
+
+def test_accelerators_need_torch(monkeypatch):
+    monkeypatch.setattr(selection, "has_torch", lambda: False)
+    with pytest.raises(InvalidConfig, match=r"device cuda cannot be used: it needs PyTorch, .*uv pip install"):
+        select_platform("cuda")
 
 
 @pytest.mark.parametrize("device", ["", "gpu", "cpu:0", "cuda:", "cuda:x", "null", "CPU"])

@@ -13,7 +13,7 @@ from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import XLLMError
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
-from xllm_runtime.executor import warm_up_input
+from xllm_runtime.executor.warm_up import warm_up_input
 from xllm_runtime.platform import NULL_DEVICE
 from xllm_runtime.worker import LLMWorker, LocalWorkerClient, NullWorker, WorkerClient
 

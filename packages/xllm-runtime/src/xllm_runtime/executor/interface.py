@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import torch
+from typing import TYPE_CHECKING, Protocol
 
 from xllm_framework.batch import ForwardInput
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Executor(Protocol):

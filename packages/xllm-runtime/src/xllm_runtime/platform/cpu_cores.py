@@ -1,4 +1,6 @@
-"""How many cores this process may really compute on. Reads the affinity mask, the topology and the control group.
+"""How many cores this process may really compute on, and how many threads our kernels take.
+
+Reads the affinity mask, the topology and the control group.
 
 Source: Linux Documentation/admin-guide/cputopology.rst and cgroup-v2.rst. On other systems the logical count is returned.
 """
@@ -9,9 +11,25 @@ import math
 import os
 from pathlib import Path
 
+import xllm_kernels
+from xllm_framework.errors import InvalidConfig
 from xllm_runtime.platform.control_group import control_group_folders
 
+MAX_THREADS = 1024
 CPU_FOLDER = Path("/sys/devices/system/cpu")
+
+
+def set_kernel_threads(threads: int) -> int:
+    """Set the threads of our kernels to `threads`, or to the usable physical cores for 0; return how many there are now.
+
+    Raises:
+        InvalidConfig: there cannot be so many.
+    """
+    if not 0 <= threads <= MAX_THREADS:
+        raise InvalidConfig(f"threads must be from 0 (one a physical core) to {MAX_THREADS}, not {threads}.")
+    threads = threads or min(usable_cores(), MAX_THREADS)
+    xllm_kernels.set_num_threads(threads)
+    return threads
 
 
 def usable_cores() -> int:

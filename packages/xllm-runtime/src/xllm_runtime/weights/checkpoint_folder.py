@@ -1,42 +1,33 @@
-"""The weights of a folder in Hugging Face layout: one safetensors file, or shards with an index. Knows no models."""
+"""The weight files of a folder in Hugging Face layout: one safetensors file, or shards with an index. Knows no tensors."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import torch
-
 from xllm_framework.errors import ModelLoadError
-from xllm_runtime.weights.safetensors_file import SafetensorsFile
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PICKLED_PATTERNS = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 
 
-def folder_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) shard after shard; raises `ModelLoadError` naming what is missing or broken."""
+def checkpoint_files(folder: Path) -> list[tuple[Path, list[str] | None]]:
+    """Return the files in the order to read them, each with the tensors to take from it; None is all of them.
+
+    Raises `ModelLoadError` naming what is missing or broken.
+    """
     if (folder / INDEX_FILE).is_file():
-        yield from _indexed_weights(folder)
-    elif (folder / SINGLE_FILE).is_file():
-        yield from SafetensorsFile(folder / SINGLE_FILE)
-    else:
-        raise ModelLoadError(_explain_absence(folder))
-
-
-def _indexed_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    shards: dict[str, list[str]] = {}
-    for name, file in _read_index(folder / INDEX_FILE).items():
-        shards.setdefault(file, []).append(name)
-    for file in shards:
-        if not (folder / file).is_file():
-            raise ModelLoadError(f"shard {folder / file} is missing, although {INDEX_FILE} lists it")
-    for file, names in shards.items():
-        shard = SafetensorsFile(folder / file)
-        for name in names:
-            yield name, shard.tensor(name)
+        shards: dict[str, list[str]] = {}
+        for name, file in _read_index(folder / INDEX_FILE).items():
+            shards.setdefault(file, []).append(name)
+        for file in shards:
+            if not (folder / file).is_file():
+                raise ModelLoadError(f"shard {folder / file} is missing, although {INDEX_FILE} lists it")
+        return [(folder / file, names) for file, names in shards.items()]
+    if (folder / SINGLE_FILE).is_file():
+        return [(folder / SINGLE_FILE, None)]
+    raise ModelLoadError(_explain_absence(folder))
 
 
 def _read_index(path: Path) -> dict[str, str]:

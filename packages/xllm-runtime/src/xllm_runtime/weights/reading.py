@@ -1,14 +1,18 @@
-"""The tensors of a model's files, whatever their format. Knows nothing of what becomes of them."""
+"""The tensors of a model's files for torch, whatever their format. Knows nothing of what becomes of them.
+
+Imports torch when the first tensor is asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-
-import torch
+from typing import TYPE_CHECKING
 
 from xllm_framework.config import LoadConfig
 from xllm_framework.model import ModelArgs, ModelFiles
-from xllm_runtime.weights.checkpoint_folder import folder_weights
+
+if TYPE_CHECKING:
+    import torch
 
 
 def load_weights(
@@ -20,6 +24,8 @@ def load_weights(
     come in the dtype that they are stored in, GGUF tensors in `dtype`. Raises `ModelLoadError` naming the file.
     """
     if files.kind == "hf":
+        from xllm_runtime.weights.safetensors_file import folder_weights
+
         yield from folder_weights(files.path)
     else:
         from xllm_runtime.weights.gguf_weights import gguf_weights

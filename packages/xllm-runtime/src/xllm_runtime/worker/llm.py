@@ -17,7 +17,7 @@ from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.config import XLLMConfig
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
-from xllm_runtime.executor import select_executor
+from xllm_runtime.executor.selection import select_executor
 from xllm_runtime.models.registry import select_model
 from xllm_runtime.platform import select_platform
 from xllm_runtime.sampling import LogprobRows, prompt_logprobs, sample
