@@ -1,6 +1,4 @@
-"""From logits to tokens. Knows nothing of models, of sequences or of text."""
+"""From logits to tokens: on torch's tensors here, on numpy's arrays in `arrays`. Knows nothing of models or of text.
 
-from xllm_runtime.sampling.logprobs import LogprobRows, prompt_logprobs, token_logprobs
-from xllm_runtime.sampling.sampler import sample
-
-__all__ = ["LogprobRows", "prompt_logprobs", "sample", "token_logprobs"]
+This file imports nothing: workers without torch use `arrays`, `philox` and `logprob_rows`.
+"""

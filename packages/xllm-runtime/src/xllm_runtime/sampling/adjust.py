@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from xllm_framework.batch import SamplingRows
+from xllm_runtime.sampling.arrays.adjust import tokens_and_counts
 
 
 def adjust(logits: torch.Tensor, rows: SamplingRows) -> None:
@@ -29,7 +30,7 @@ def _penalise(logits: torch.Tensor, rows: SamplingRows) -> None:
     """Subtract by count and by presence in the output; then divide or multiply what stands in prompt or output."""
     tokens, counts = [], []
     for row, prompt, output in rows.penalised:
-        ids, uses = _tokens_and_counts(prompt if rows.repetition_penalty[row] != 1.0 else prompt[:0], output)
+        ids, uses = tokens_and_counts(prompt if rows.repetition_penalty[row] != 1.0 else prompt[:0], output)
         tokens.append((row, ids))
         counts.append(uses)
     lengths = [len(uses) for uses in counts]
@@ -42,15 +43,6 @@ def _penalise(logits: torch.Tensor, rows: SamplingRows) -> None:
     )
     values = logits[index] - frequency * count - presence * (count > 0)
     logits[index] = torch.where(values > 0, values / repetition, values * repetition)
-
-
-def _tokens_and_counts(
-    prompt: npt.NDArray[np.int32], output: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Return the distinct tokens of prompt and output, and how often the output holds each (0 for the prompt's own)."""
-    ids, inverse = np.unique(np.concatenate((prompt, output)), return_inverse=True)
-    counts = np.bincount(inverse[len(prompt) :], minlength=len(ids))
-    return ids.astype(np.int64), counts.astype(np.float32)
 
 
 def _index(logits: torch.Tensor, tokens: list[tuple[int, npt.NDArray[np.int64]]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -18,13 +18,9 @@ import numpy.typing as npt
 import torch
 
 from xllm_framework.batch import SamplingRows
+from xllm_runtime.sampling.filter_limits import FIRST_WIDTH, MASS_ROUNDING, SECOND_WIDTH
 from xllm_runtime.sampling.philox import uniforms
 from xllm_runtime.sampling.ranking import best_tokens
-
-FIRST_WIDTH = 64
-SECOND_WIDTH = 1024
-MASS_ROUNDING = 1e-6
-"""Probabilities come from float32 logits; a set whose mass misses top_p by less than this reaches it."""
 
 
 @dataclass(slots=True)

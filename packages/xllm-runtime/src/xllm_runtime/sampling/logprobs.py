@@ -7,30 +7,12 @@ is what OpenAI's clients and vLLM's users expect, and what lets a prompt's and a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from xllm_runtime.sampling.logprob_rows import LogprobRows
 from xllm_runtime.sampling.ranking import best_tokens
 from xllm_runtime.sampling.slices import row_slices
-
-
-class LogprobRows(NamedTuple):
-    """Log-probabilities of T rows with the K best tokens of each, best first (equals by rising token id)."""
-
-    logprobs: npt.NDArray[np.float32]
-    """[T]; of the given tokens."""
-    top_ids: npt.NDArray[np.int32]
-    """[T, K]"""
-    top_logprobs: npt.NDArray[np.float32]
-    """[T, K]"""
-
-    @classmethod
-    def concatenate(cls, parts: list[LogprobRows]) -> LogprobRows:
-        """Return the rows of one or more `parts` with an equal K, in order."""
-        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
 def token_logprobs(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> LogprobRows:

@@ -13,6 +13,7 @@ import torch
 
 from xllm_framework.batch import ForwardOutput, SamplingRows
 from xllm_runtime.sampling.adjust import adjust
+from xllm_runtime.sampling.broken_rows import broken_rows
 from xllm_runtime.sampling.draw import DrawRows, draw
 from xllm_runtime.sampling.logprobs import token_logprobs
 from xllm_runtime.sampling.ranking import most_probable
@@ -32,7 +33,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> ForwardOutput:
     tokens = most_probable(logits)
     best = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
     token_ids = tokens.to(torch.int32).cpu().numpy()
-    errors = _broken_rows(best)
+    errors = {} if torch.isfinite(best).all() else broken_rows(best.cpu().numpy())
     token_ids[list(errors)] = -1
     drawn = np.flatnonzero((rows.temperature > 0.0) & (token_ids >= 0))
     for piece in row_slices(len(drawn), logits.shape[1]) if len(drawn) else ():
@@ -44,17 +45,6 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> ForwardOutput:
     if len(asked):
         _report_logprobs(output, reported, asked, rows)
     return output
-
-
-def _broken_rows(best: torch.Tensor) -> dict[int, str]:
-    """Return why rows have no token, by row, from the largest logit of each (NaN where a row holds one)."""
-    if torch.isfinite(best).all():
-        return {}
-    values = best.cpu().numpy()
-    return {
-        int(row): "Every token is barred." if values[row] == -np.inf else "The model's logits are not finite."
-        for row in np.flatnonzero(~np.isfinite(values))
-    }
 
 
 def _report_logprobs(
