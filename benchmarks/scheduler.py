@@ -98,7 +98,7 @@ def measure_lookup() -> float:
     first = Sequence("first", 0, prompt)
     manager.admit(first, [], LOOKUP_TOKENS)
     first.num_computed_tokens = LOOKUP_TOKENS
-    manager.publish(first, 0)
+    manager.publish(first, 0, LOOKUP_TOKENS)
     manager.free(first)
     durations = []
     for _ in range(ROUNDS):

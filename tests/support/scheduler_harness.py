@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
+import numpy.typing as npt
+
 from support.paged_store import PagedStore, expected_tokens
-from xllm_framework.batch import BatchGroup, ForwardInputBuilder
+from xllm_framework.batch import BatchGroup, ForwardInput, ForwardInputBuilder, ForwardOutput
+from xllm_framework.batch.placeholders import replace_placeholders
 from xllm_framework.config import SchedulerConfig
 from xllm_framework.kv_cache import BlockManager
 from xllm_framework.request import Request, SamplingParams, StoppingChecker
@@ -16,7 +20,10 @@ EOS = 0
 
 
 class SchedulerHarness:
-    """Options are those of `SchedulerConfig`; `num_blocks` counts usable blocks. Time stands still: set `now_s`."""
+    """Options are those of `SchedulerConfig`; `num_blocks` counts usable blocks. Time stands still: set `now_s`.
+
+    `is_overlapped` plans each step while the one before it is in flight, which is computed as late as it can be.
+    """
 
     def __init__(
         self,
@@ -25,6 +32,7 @@ class SchedulerHarness:
         block_size: int = 4,
         enable_prefix_cache: bool = True,
         max_model_len: int = 10_000,
+        is_overlapped: bool = False,
         **options,
     ) -> None:
         self.now_s = 0.0
@@ -38,6 +46,9 @@ class SchedulerHarness:
         self.deltas: list[SequenceDelta] = []
         self.groups: list[BatchGroup] = []
         self._builder = ForwardInputBuilder(block_size, (EOS,))
+        self._is_overlapped = is_overlapped
+        self._in_flight: tuple[BatchGroup, list[ForwardInput]] | None = None
+        self._drawn: list[npt.NDArray[np.int32]] = []
 
     def add(self, request_id: str, prompt: list[int], *, seed: int = 0, **options) -> Request:
         """Queue a request; `options` are those of `SamplingParams`, or of `Request`."""
@@ -53,29 +64,44 @@ class SchedulerHarness:
         """Run one step; `before_update` is called while it is in flight."""
         group = self.scheduler.schedule()
         self.groups.append(group)
-        outputs = []
-        if not group.is_empty:
-            outputs = [self.store.execute(batch, self._builder.build(batch)) for batch in group.batches]
+        planned = (group, [] if group.is_empty else [self._builder.build(batch) for batch in group.batches])
+        if self._is_overlapped:
+            planned, self._in_flight = self._in_flight or (BatchGroup(()), []), planned
+        outputs = self._compute(*planned)
         if before_update is not None:
             before_update()
-        deltas = self.scheduler.update(group, outputs)
+        deltas = self.scheduler.update(planned[0], outputs)
         assert len({(d.request_id, d.index) for d in deltas}) == len(deltas), "two deltas of one sequence"
         for delta in deltas:
             key = (delta.request_id, delta.index)
             assert key not in self.last or self.last[key].finish_reason is None, "news after the end"
+            assert all(token_id >= 0 for token_id in delta.token_ids), "a placeholder came out"
             self.tokens[key].extend(delta.token_ids)
             self.last[key] = delta
         self.deltas.extend(deltas)
         self.scheduler.check_integrity()
         return deltas
 
+    def _compute(self, group: BatchGroup, inputs: list[ForwardInput]) -> list[ForwardOutput]:
+        outputs = []
+        for rank, (batch, forward_input) in enumerate(zip(group.batches, inputs, strict=False)):
+            replace_placeholders(forward_input, self._drawn[rank] if self._drawn else None)
+            outputs.append(self.store.execute(batch, forward_input))
+        self._drawn = [output.token_ids for output in outputs]
+        return outputs
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to be done or reported, and nothing is in flight."""
+        return not self.scheduler.has_work and (self._in_flight is None or self._in_flight[0].is_empty)
+
     def run(self, max_steps: int = 5000) -> None:
         """Run until nothing is left, and check that all blocks came back."""
         for _ in range(max_steps):
-            if not self.scheduler.has_work:
+            if self.is_idle:
                 break
             self.step()
-        assert not self.scheduler.has_work, "the scheduler hangs"
+        assert self.is_idle, "the scheduler hangs"
         self.check_idle()
 
     def check_idle(self) -> None:

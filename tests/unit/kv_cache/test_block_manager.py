@@ -55,7 +55,7 @@ class BlockManagerStates(RuleBasedStateMachine):
             slot = (sequence.block_table[position // self.block_size], position % self.block_size)
             self.contents[slot] = (salt, tuple(tokens[: position + 1]))
         sequence.num_computed_tokens = end
-        self.manager.publish(sequence, start, salt)
+        self.manager.publish(sequence, start, end, salt)
 
     @precondition(lambda self: getattr(self, "live", None))
     @rule(data=st.data(), token_ids=st.lists(st.integers(0, 1), min_size=1, max_size=6))
@@ -117,7 +117,7 @@ def computed(manager: BlockManager, tokens: list[int], salt: str = "") -> Sequen
     sequence = Sequence("s", 0, tokens)
     assert manager.admit(sequence, manager.match_prefix(sequence, salt), len(tokens))
     start, sequence.num_computed_tokens = sequence.num_computed_tokens, len(tokens)
-    manager.publish(sequence, start, salt)
+    manager.publish(sequence, start, len(tokens), salt)
     return sequence
 
 
@@ -159,7 +159,7 @@ def test_blocks_of_equal_content_are_published_once() -> None:
         assert manager.admit(sequence, manager.match_prefix(sequence), 4)
         sequence.num_computed_tokens = 4
     for sequence in (first, second):
-        manager.publish(sequence, 0)
+        manager.publish(sequence, 0, 4)
     manager.free(first)
     manager.free(second)
     manager.check_integrity([])

@@ -23,6 +23,7 @@ class SchedulerStates(RuleBasedStateMachine):
     @initialize(
         policy=st.sampled_from(["decode_first", "prefill_first"]),
         enable_prefix_cache=st.booleans(),
+        is_overlapped=st.booleans(),
         max_num_seqs=st.integers(1, 8),
         max_num_batched_tokens=st.sampled_from([1, 5, 16, 200]),
         max_prefill_chunk=st.sampled_from([0, 1, 3, 16]),

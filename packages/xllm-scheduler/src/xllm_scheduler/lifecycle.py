@@ -84,6 +84,7 @@ class Lifecycle:
         """Take the blocks of a running sequence and queue it again; all its tokens will be computed anew."""
         sequence = entry.sequence
         self._blocks.free(sequence)
+        sequence.drop_placeholder()
         sequence.status = SequenceStatus.WAITING
         sequence.num_cached_tokens = 0
         sequence.num_preemptions += 1
@@ -206,8 +207,8 @@ class Lifecycle:
         if sorted(self.running, key=_ORDER) != self.running:
             raise IntegrityError("The running sequences are out of order.")
         for sequence in running:
-            if sequence.status is SequenceStatus.DECODE and sequence.num_uncomputed_tokens != 1:
-                raise IntegrityError(f"{sequence} decodes, so that exactly its newest token must be uncomputed.")
+            if sequence.status is SequenceStatus.DECODE and sequence.num_uncomputed_tokens > 1:
+                raise IntegrityError(f"{sequence} decodes, so that at most its newest token may be uncomputed.")
         self._blocks.check_integrity(running)
 
     def _enqueue(self, record: RequestRecord, sequence: Sequence) -> None:

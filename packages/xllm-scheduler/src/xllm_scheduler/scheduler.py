@@ -24,6 +24,7 @@ from xllm_framework.request.messages import EngineStats, SequenceDelta
 from xllm_scheduler.budget import StepBudget
 from xllm_scheduler.lifecycle import Lifecycle
 from xllm_scheduler.logprobs import chunk_logprobs, row_logprobs
+from xllm_scheduler.overlap import Assumption, StepAhead
 from xllm_scheduler.policies import create_policy
 from xllm_scheduler.policy import SchedulerPolicy
 from xllm_scheduler.preemption import choose_victim
@@ -73,6 +74,7 @@ class Scheduler:
         self._can_chunk = config.enable_chunked_prefill
         self._max_chunk = (self._can_chunk and config.max_prefill_chunk) or config.max_num_batched_tokens
         self._lifecycle = Lifecycle(block_manager, ordering)
+        self._ahead = StepAhead(stopping)
         self._stats = EngineStats(num_blocks=block_manager.num_usable_blocks)
         self._step = 0
         self._step_start_s = 0.0
@@ -99,8 +101,13 @@ class Scheduler:
         self._lifecycle.abort(targets)
 
     def schedule(self) -> BatchGroup:
-        """Choose the next step's work and allocate its blocks; the group may be empty. Call `update` with it next."""
+        """Choose the next step's work and allocate its blocks; the group may be empty.
+
+        Call `update` with it next; or, to plan with one step of lead, `schedule` once more and then `update`, with the
+        groups in turn. A group that is not the first of its kind then counts on the results of the one before it.
+        """
         now_s = self._step_start_s = self._clock()
+        self._ahead.begin()
         self._step += 1
         lifecycle = self._lifecycle
         for request in lifecycle.waiting.pop_expired(now_s):
@@ -121,7 +128,9 @@ class Scheduler:
                 entry.last_scheduled_step = self._step
                 batch.add(item)
                 budget.charge(item.num_scheduled_tokens)
-        return BatchGroup((batch,))
+        group = BatchGroup((batch,))
+        self._ahead.plan(group)
+        return group
 
     def update(self, group: BatchGroup, outputs: list[ForwardOutput]) -> list[SequenceDelta]:
         """Take the step's results, one output a batch of `group` (none are needed if it is empty).
@@ -130,12 +139,25 @@ class Scheduler:
         delta for each sequence with news, those that ended since the last call included.
         """
         if not group.is_empty:
+            assumptions = self._ahead.settle()
             for batch, output in zip(group.batches, outputs, strict=True):
-                self._update_batch(batch, output)
+                self._update_batch(batch, output, assumptions)
             self._lifecycle.remove_finished()
             self._stats.num_steps += 1
             self._stats.step_time_s += self._clock() - self._step_start_s
         return self._lifecycle.take_deltas()
+
+    def rewind(self, group: BatchGroup) -> BatchGroup:
+        """Take back `schedule` after the step `group` failed: a step planned after it is dropped, and will be planned anew.
+
+        Returns what of `group` is still to be computed; `update` with all or part of that follows.
+        """
+        group, dropped = self._ahead.rewind(group)
+        prefilled = {id(item.sequence) for batch in dropped.batches for item in batch}
+        for entry in [entry for entry in self._lifecycle.running if id(entry.sequence) in prefilled]:
+            if entry.sequence.status is _PREFILL:
+                self._lifecycle.preempt(entry)
+        return group
 
     def stats(self) -> EngineStats:
         """Return gauges of this moment and counters since the start."""
@@ -184,8 +206,12 @@ class Scheduler:
         num_tokens = sequence.num_tokens - start
         if num_tokens > 1:
             num_tokens = self._chunk(num_tokens, budget)
+        if num_tokens == 0:
+            return None
         while not self._blocks.allocate(sequence, start + num_tokens):
             if len(lifecycle.running) == 1:
+                if sequence.last_token_id < 0:
+                    return None
                 lifecycle.end(lifecycle.records[sequence.request_id], sequence, FinishReason.LENGTH)
                 lifecycle.remove_finished()
                 return None
@@ -226,24 +252,30 @@ class Scheduler:
             self._stats.prefix_cache_queries += sequence.num_prompt_tokens
             self._stats.prefix_cache_hits += sequence.num_cached_tokens
 
-    def _update_batch(self, batch: Batch, output: ForwardOutput) -> None:
-        """Apply one rank's results, in the order of `batch`."""
+    def _update_batch(self, batch: Batch, output: ForwardOutput, assumptions: dict[int, Assumption]) -> None:
+        """Apply one rank's results, in the order of `batch`; `assumptions` is empty without overlap."""
         token_ids, errors = output.token_ids.tolist(), output.errors or {}
         records, block_size = self._lifecycle.records, self._blocks.block_size
         next_row = 0
         for index, item in enumerate(batch.scheduled):
             sequence, start = item.sequence, item.start
             end = start + item.num_scheduled_tokens
-            is_sampled = end == sequence.num_tokens
+            if assumptions:
+                assumption = assumptions[id(sequence)]
+                is_sampled, is_prefill, is_current = *assumption[:2], assumption.holds(sequence)
+            else:
+                is_sampled = end == sequence.num_tokens
+                is_prefill, is_current = sequence.status is _PREFILL, sequence.status is not _FINISHED
             row = next_row
             next_row += is_sampled
-            if sequence.status is _FINISHED:
+            if not is_current:
                 continue
-            sequence.num_computed_tokens = end
+            if not assumptions:
+                sequence.num_computed_tokens = end
             if end // block_size != start // block_size:
-                self._blocks.publish(sequence, start, item.request.cache_salt)
+                self._blocks.publish(sequence, start, end, item.request.cache_salt)
             record = records[sequence.request_id]
-            if sequence.status is _PREFILL:
+            if is_prefill:
                 self._update_prefill(record, index, item, output, is_sampled)
             if not is_sampled:
                 continue
@@ -264,7 +296,7 @@ class Scheduler:
                 record.prompt_logprobs.append(None)
             record.prompt_logprobs.extend(chunk_logprobs(output, index, item, num_top))
         if is_complete:
-            if sequence.num_output_tokens == 0 and sequence.index == 0:
+            if sequence.index == 0 and _has_no_output(sequence):
                 self._stats.num_prompt_tokens += sequence.num_prompt_tokens
             self._lifecycle.start_decode(record, sequence)
 
@@ -273,7 +305,10 @@ class Scheduler:
     ) -> None:
         """Take the token sampled for `sequence`, end it if that is its last, and report it."""
         sampling = record.request.sampling
-        sequence.append(token_id)
+        if sequence.last_token_id < 0:
+            sequence.replace_placeholder(token_id)
+        else:
+            sequence.append(token_id)
         self._stats.num_generated_tokens += 1
         logprobs = None
         if sampling.logprobs is not None:
@@ -290,4 +325,9 @@ class Scheduler:
 
 def _owes_prompt_logprobs(request: Request, sequence: Sequence) -> bool:
     """Whether the prompt's log-probabilities are still to be computed, so that no position may be skipped."""
-    return request.sampling.prompt_logprobs is not None and sequence.index == 0 and sequence.num_output_tokens == 0
+    return request.sampling.prompt_logprobs is not None and sequence.index == 0 and _has_no_output(sequence)
+
+
+def _has_no_output(sequence: Sequence) -> bool:
+    """Whether no token of its output is known; a placeholder is not."""
+    return sequence.num_tokens - (sequence.last_token_id < 0) <= sequence.num_prompt_tokens

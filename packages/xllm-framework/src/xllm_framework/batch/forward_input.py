@@ -170,7 +170,10 @@ class ForwardInputBuilder:
         """List the options of `row` that few requests use."""
         params, sequence = item.request.sampling, item.sequence
         if params.has_penalties:
-            result.penalised.append((row, sequence.prompt_token_ids, sequence.output_token_ids))
+            output = sequence.output_token_ids
+            if sequence.last_token_id < 0:
+                output = output.copy()  # the placeholder in it is replaced there and here
+            result.penalised.append((row, sequence.prompt_token_ids, output))
         if params.logit_bias:
             ids = np.fromiter(params.logit_bias.keys(), np.int64, len(params.logit_bias))
             result.logit_bias.append((row, ids, np.fromiter(params.logit_bias.values(), np.float32, len(ids))))

@@ -52,6 +52,7 @@ class BlockManager:
         self.enable_prefix_cache = enable_prefix_cache
         self._prefix_cache: PrefixCache = prefix_cache or HashPrefixCache(block_size)
         self._pool = BlockPool(num_blocks, self._prefix_cache.evict)
+        self._announced: dict[int, Sequence] = {}
 
     @property
     def num_usable_blocks(self) -> int:
@@ -93,6 +94,62 @@ class BlockManager:
         max_blocks = (sequence.num_tokens - 1) // self.block_size
         return self._prefix_cache.match(sequence.token_ids, sequence.block_hashes, salt, max_blocks)
 
+    def rematch(self, sequence: Sequence, salt: str = "") -> int:
+        """Replace blocks that `sequence`, which is in prefill, has yet to compute by known ones with the same content.
+
+        Returns how many tokens it need not compute any more, and counts them as computed.
+        """
+        matched = self.match_prefix(sequence, salt)
+        num_matched_tokens = len(matched) * self.block_size
+        num_saved = num_matched_tokens - sequence.num_computed_tokens
+        if num_saved <= 0:
+            return 0
+        first, old = sequence.num_computed_tokens // self.block_size, sequence.block_table
+        self._pool.share(matched[first:])
+        sequence.block_table = old[:first] + matched[first:] + old[len(matched) :]
+        self._pool.release(old[first : len(matched)])
+        sequence.num_computed_tokens = num_matched_tokens
+        return num_saved
+
+    def announce(self, sequence: Sequence, end: int, salt: str = "") -> None:
+        """Let prompts that are admitted before `withdraw_announced` share blocks that the coming step only computes.
+
+        Those are the blocks of `sequence` that become full when its first `end` tokens are computed. Safe because a
+        step writes the KV of all its tokens, layer by layer, before it reads any. Nothing may be evicted meanwhile that
+        holds such a block.
+        """
+        first = sequence.num_computed_tokens // self.block_size
+        if not self.enable_prefix_cache or end // self.block_size == first:
+            return
+        for block_id in self._prefix_cache.insert(
+            sequence.token_ids[:end], sequence.block_hashes, salt, sequence.block_table, first
+        ):
+            self._announced[block_id] = sequence
+
+    def announcers(self, matched: list[int]) -> set[Sequence]:
+        """Return the sequences that have yet to compute some of the blocks in `matched`."""
+        announced = self._announced
+        return {announced[block_id] for block_id in matched if block_id in announced} if announced else set()
+
+    def withdraw_announced(self) -> None:
+        """Forget what was announced: from now on only what is computed can be found."""
+        for block_id in self._announced:
+            self._prefix_cache.evict(block_id)
+        self._announced.clear()
+
+    def count_unheld(self, matched: list[int]) -> int:
+        """Return how many of the blocks in `matched` nobody holds: so many fewer are available once they are shared."""
+        return self._pool.count_unheld(matched)
+
+    def count_private(self, sequence: Sequence) -> int:
+        """Return how many blocks at the end of the table of `sequence` nobody else holds; O(that many)."""
+        count = 0
+        for block_id in reversed(sequence.block_table):
+            if self._pool.num_references(block_id) > 1:
+                break
+            count += 1
+        return count
+
     def admit(self, sequence: Sequence, matched: list[int], num_tokens: int, *, reserve: int = 0) -> bool:
         """Give a sequence without blocks the `matched` ones and new ones for its first `num_tokens` tokens, or nothing.
 
@@ -122,10 +179,9 @@ class BlockManager:
         table.extend(self._pool.allocate(num_missing))
         return True
 
-    def publish(self, sequence: Sequence, start: int, salt: str = "") -> None:
-        """Make the blocks that became full and computed since `start` computed tokens known to the prefix cache."""
+    def publish(self, sequence: Sequence, start: int, end: int, salt: str = "") -> None:
+        """Make the blocks that became full when tokens [start, end) were computed known to the prefix cache."""
         first = start // self.block_size
-        end = sequence.num_computed_tokens
         if not self.enable_prefix_cache or first == end // self.block_size:
             return
         inserted = self._prefix_cache.insert(

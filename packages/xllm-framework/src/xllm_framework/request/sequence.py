@@ -20,7 +20,8 @@ class Sequence:
 
     `block_table` lists the ids of the blocks that hold its KV, in order of position; only a block manager changes it,
     and only by appending: when blocks are given up, a new list takes its place, so that copies of it can be extended.
-    `last_token_id` is the newest token, -1 if there is none.
+    `last_token_id` is the newest token, -1 if there is none. While the step that draws it is still computed, a placeholder
+    takes its place, negative as no token is: -1 - row, `row` being its place among the step's sampled rows.
     `block_hashes` caches the prefix-cache keys of its full blocks, of which tokens never change once they are full.
     """
 
@@ -100,6 +101,17 @@ class Sequence:
         self._tokens[self.num_tokens] = token_id
         self.last_token_id = token_id
         self.num_tokens += 1
+
+    def replace_placeholder(self, token_id: int) -> None:
+        """Put the token that was drawn in the place of the placeholder, which is the newest token."""
+        self._tokens[self.num_tokens - 1] = token_id
+        self.last_token_id = token_id
+
+    def drop_placeholder(self) -> None:
+        """Forget a placeholder, if the newest token is one: the token will be drawn again."""
+        if self.last_token_id < 0 and self.num_tokens > self.num_prompt_tokens:
+            self.num_tokens -= 1
+            self.last_token_id = int(self._tokens[self.num_tokens - 1])
 
     def finish(self, reason: FinishReason, *, stop_reason: int | None = None, error: str | None = None) -> None:
         """Mark it as ended. Its blocks are the scheduler's to free."""

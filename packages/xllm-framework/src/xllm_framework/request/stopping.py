@@ -34,3 +34,11 @@ class StoppingChecker:
         if sequence.num_tokens >= self.max_model_len:
             return FinishReason.LENGTH, None
         return None
+
+    def ends_with_next(self, sequence: Sequence, sampling: SamplingParams) -> bool:
+        """Whether the next token, whatever it is, is the last one that `sequence` may have."""
+        num_tokens = sequence.num_tokens + 1
+        max_tokens = sampling.max_tokens
+        return num_tokens >= self.max_model_len or (
+            max_tokens is not None and num_tokens - sequence.num_prompt_tokens >= max_tokens
+        )
