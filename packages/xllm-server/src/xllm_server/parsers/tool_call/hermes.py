@@ -1,0 +1,62 @@
+"""Hermes' calls, also Qwen2.5's and Qwen3's: <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
+
+from __future__ import annotations
+
+from xllm_server.parsers.json_value import WHITESPACE
+from xllm_server.parsers.text_scanner import Tags
+from xllm_server.parsers.tool_call.json_call import JsonCallReader, Progress
+from xllm_server.parsers.tool_call.state_machine import ToolCallStateMachine
+
+OPEN = "<tool_call>"
+CLOSE = "</tool_call>"
+_OPEN = Tags(OPEN)
+_SURPLUS = WHITESPACE | frozenset("},]")
+"""What may stand between an object and the closing tag; models write a brace too many."""
+
+
+class HermesParser(ToolCallStateMachine):
+    """See the module. One pair of tags may also hold several objects."""
+
+    def read_content(self) -> bool:
+        """Read text for the reader up to an opening tag."""
+        text, tag = self._text.take_until(_OPEN)
+        self._found.content(text)
+        if tag is None:
+            return False
+        self._begin_object(tag)
+        return True
+
+    def at_end(self) -> None:
+        """Complete a call whose text ended early; what never became one is content."""
+        if self._state == self._read_object:
+            self._call.end()
+        super().at_end()
+
+    def _begin_object(self, tag: str) -> None:
+        self._text.record(tag)
+        self._call = JsonCallReader(self._text, self._found, stop=CLOSE)
+        self._state = self._read_object
+
+    def _read_object(self) -> bool:
+        progress = self._call.read()
+        if progress is Progress.WAITING:
+            return False
+        if progress is Progress.BROKEN and not self._call.is_started:
+            return self._give_up_call()
+        if progress is Progress.BROKEN:
+            self._call.end()
+        self._state = self._read_close
+        return True
+
+    def _read_close(self) -> bool:
+        self._text.take_while(_SURPLUS)
+        if self._text.is_empty:
+            return False
+        if self._text.peek() == "{":
+            self._begin_object("")
+            return True
+        met = self._text.match(CLOSE)
+        if met is None:
+            return False
+        self._state = self.read_content
+        return True
