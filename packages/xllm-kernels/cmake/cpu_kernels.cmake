@@ -18,6 +18,9 @@ xllm_set_warnings(xllm_kernels_cpu)
 function(xllm_add_instruction_set name)
   add_library(
     xllm_kernels_cpu_${name} OBJECT
+    csrc/cpu/ops/activations.cpp
+    csrc/cpu/ops/multiply_float.cpp
+    csrc/cpu/ops/multiply_quantised.cpp
     csrc/cpu/ops/paged_attention.cpp
     csrc/cpu/ops/rms_norm.cpp
     csrc/cpu/ops/rotary_embedding.cpp
@@ -32,11 +35,11 @@ endfunction()
 
 xllm_add_instruction_set(portable)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  set(avx2 -mavx2 -mfma)
+  set(avx2 -mavx2 -mfma -mf16c)
   # GCC 12 warns of its own avx512fintrin.h (GCC bug 105593).
   set(avx512 ${avx2} -mavx512f -mavx512bw -mavx512vl -mavx512dq -Wno-uninitialized -Wno-maybe-uninitialized)
   xllm_add_instruction_set(avx2 ${avx2})
   xllm_add_instruction_set(avx512 ${avx512})
-  xllm_add_instruction_set(avx512_bf16 ${avx512} -mavx512bf16)
+  xllm_add_instruction_set(avx512_bf16 ${avx512} -mavx512bf16 -mavx512vnni)
   target_compile_definitions(xllm_kernels_cpu PRIVATE XLLM_X86_64)
 endif()

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "launchers.h"
+#include "native.h"
 #include "xllm/kernels/backends.h"
 #include "xllm/kernels/threads.h"
 
@@ -28,4 +29,6 @@ NB_MODULE(_C, m) {
   m.def("get_num_threads", &kernels::cpu::get_num_threads);
   m.def("set_num_threads", &kernels::cpu::set_num_threads, "num_threads"_a, "pin"_a,
         nb::call_guard<nb::gil_scoped_release>());
+
+  bindings::add_native(m);
 }

@@ -121,6 +121,7 @@ void paged_attention(nb::handle query_object, nb::handle key_cache_object, nb::h
       .sliding_window = sliding_window,
       .scale = static_cast<float>(scale),
       .dtype = query.dtype(),
+      .cache_dtype = query.dtype(),
   };
   check_sequences(args, query.size(0), block_tables.size(1), key_cache.size(0));
   const nb::gil_scoped_release no_gil;

@@ -28,12 +28,14 @@ struct InstructionSet {
 constexpr InstructionSet kInstructionSets[] = {
 #if defined(XLLM_X86_64)
     {"avx512_bf16", &avx512_bf16::table,
-     [] { return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512dq") &&
-                 __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"); }},
+     [] { return __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni") &&
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512vl"); }},
     {"avx512", &avx512::table,
      [] { return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"); }},
-    {"avx2", &avx2::table, [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }},
+    {"avx2", &avx2::table,
+     [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }},
 #endif
     {"portable", &portable::table, [] { return true; }},
 };

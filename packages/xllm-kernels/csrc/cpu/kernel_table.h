@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention_plan.h"
+#include "packed_matrix.h"
 #include "xllm/kernels/paged_attention.h"
 #include "xllm/kernels/rms_norm.h"
 #include "xllm/kernels/rotary_embedding.h"
@@ -19,6 +20,20 @@ struct KernelTable {
   void (*attend)(const PagedAttentionArgs& args, const AttentionItem& item, float* partials);
   void (*merge_partials)(const PagedAttentionArgs& args, const AttentionItem& first, int64_t num_parts,
                          float* partials);
+
+  // What multiply reads where a matrix is of type bfloat16; float32 and float16 read float32, the others int8.
+  ActivationKind bfloat16_activations;
+  // One row of num_inputs floats becomes a row of activation_bytes(kind, num_inputs). An infinity or a NaN in a block
+  // of an int8 row makes the block's scale a NaN.
+  void (*prepare_row)(ActivationKind kind, const float* x, int64_t num_inputs, uint8_t* out);
+  // Batch invariance: each product is a sum in ascending order of inputs, whatever the rows and tiles around it.
+  void (*multiply)(const MultiplyArgs& args);
+  // total[i] += x[i].
+  void (*add)(float* total, const float* x, int64_t count);
+  // out[i] = silu(gate[i]) * up[i]; out may be gate.
+  void (*gate)(const float* gate, const float* up, float* out, int64_t count);
+  // The first index of the largest of count > 0 numbers, or of the first NaN if there is one.
+  int64_t (*largest_index)(const float* x, int64_t count);
 };
 
 // The table in use; chosen at the first call.

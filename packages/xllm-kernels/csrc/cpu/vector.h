@@ -5,8 +5,10 @@
 // would keep one copy of it for all, perhaps one with instructions that this CPU lacks.
 //
 // Each csrc/cpu/vector/*.h provides struct Vec with `width`, and
-//   set1, load and store (float, bfloat16: round to nearest even, NaN stays NaN), add, sub, mul, div, max, min
-//   (the second operand where one is NaN), fma(a, b, c) = a b + c, round (to nearest even), power_of_two(n) = 2^n for integral n in [-126, 127],
+//   set1, load and store (float, bfloat16: round to nearest even, NaN stays NaN), load of float16, load_pairs(p, even,
+//   odd) for 2 * width bfloat16, add, sub, mul, div, abs, max, min (the second operand where one is NaN),
+//   fma(a, b, c) = a b + c, round (to nearest even), power_of_two(n) = 2^n for integral n in [-126, 127],
+//   store_bytes(p, a) for integral values in [-128, 127],
 //   zero_where_less(value, a, b) = 0 where a < b, else value,
 //   pair_sums(a, b) and sums_of_pairs(pairs[width / 2]): given pairs[i] = pair_sums(x[2i], x[2i + 1]), the vector of
 //   the horizontal sums of x[0] .. x[width - 1].

@@ -24,3 +24,53 @@ def why_no_cuda() -> str | None: ...
 def why_no_npu() -> str | None: ...
 def get_num_threads() -> int: ...
 def set_num_threads(num_threads: int, pin: bool) -> None: ...
+
+class LlamaDecoder:
+    """See `xllm_kernels.native.LlamaDecoder`."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        hidden_size: int,
+        intermediate_size: int,
+        num_layers: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        rotary_dim: int,
+        rms_norm_eps: float,
+        has_tied_embeddings: bool,
+        has_qkv_bias: bool,
+        has_output_bias: bool,
+        has_mlp_bias: bool,
+        has_qk_norm: bool,
+        sliding_windows: list[int],
+        cos_sin_cache: Tensor,
+        weight_format: str,
+    ) -> None: ...
+    def set_weight(self, name: str, data: object, kind: str, shape: list[int], permuted_heads: int) -> None: ...
+    def finish(self) -> None: ...
+    def num_weight_bytes(self) -> int: ...
+    def allocate_kv_cache(self, num_blocks: int, block_size: int, dtype: str) -> None: ...
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        slot_mapping: Tensor,
+        query_start: Tensor,
+        seq_lens: Tensor,
+        block_tables: Tensor,
+        rows: Tensor,
+        logits: Tensor,
+    ) -> None: ...
+    def greedy(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        slot_mapping: Tensor,
+        query_start: Tensor,
+        seq_lens: Tensor,
+        block_tables: Tensor,
+        rows: Tensor,
+        chosen: Tensor,
+    ) -> None: ...

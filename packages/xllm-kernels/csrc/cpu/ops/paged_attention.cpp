@@ -93,7 +93,8 @@ struct Workspace {
   }
 };
 
-template <class T>
+// T is the type of query and output, C that of the caches.
+template <class T, class C>
 class ItemRunner {
  public:
   ItemRunner(const PagedAttentionArgs& args, const AttentionItem& item)
@@ -107,7 +108,7 @@ class ItemRunner {
         first_position_(args.seq_lens[item.sequence] - num_query_rows_ + item.first_row),
         end_key_(first_position_ + item.num_rows),
         first_key_(first_key_of(first_position_)),
-        direct_(args.head_dim % Vec::width == 0 && (sizeof(T) == sizeof(float) || rows_ <= kRowsOfDirectUse)) {}
+        direct_(args.head_dim % Vec::width == 0 && (sizeof(C) == sizeof(float) || rows_ <= kRowsOfDirectUse)) {}
 
   void run(float* partials) {
     load_query();
@@ -150,7 +151,8 @@ class ItemRunner {
   }
 
   // Converts a head to float times factor, padded with zeros to dim_.
-  void copy_row(const T* source, float* target, float factor) const {
+  template <class U>
+  void copy_row(const U* source, float* target, float factor) const {
     int64_t i = 0;
     for (; i + Vec::width <= args_.head_dim; i += Vec::width) store(target + i, mul(load(source + i), set1(factor)));
     for (; i < dim_; i += Vec::width) {
@@ -160,7 +162,7 @@ class ItemRunner {
   }
 
   // Where the keys and values of the tile at `position` lie that some row sees; an empty tile from end_key on.
-  void find_rows(int64_t position, int64_t end_key, Tile<T>& tile) const {
+  void find_rows(int64_t position, int64_t end_key, Tile<C>& tile) const {
     tile.position = position;
     tile.begin = max_of(first_key_ - position, 0);
     tile.end = max_of(min_of(kKeysPerTile, end_key - position), tile.begin);
@@ -171,8 +173,8 @@ class ItemRunner {
     int64_t offset = (position + tile.begin) % args_.block_size;
     for (int64_t k = tile.begin; k < tile.end; ++block, offset = 0) {
       const int64_t in_block = offset * row_stride + item_.kv_head * args_.head_dim;
-      const T* key = static_cast<const T*>(args_.key_cache) + table[block] * args_.key_block_stride + in_block;
-      const T* value = static_cast<const T*>(args_.value_cache) + table[block] * args_.value_block_stride + in_block;
+      const C* key = static_cast<const C*>(args_.key_cache) + table[block] * args_.key_block_stride + in_block;
+      const C* value = static_cast<const C*>(args_.value_cache) + table[block] * args_.value_block_stride + in_block;
       for (; k < tile.end && offset < args_.block_size; ++k, ++offset, key += row_stride, value += row_stride) {
         tile.keys[k] = key;
         tile.values[k] = value;
@@ -186,11 +188,11 @@ class ItemRunner {
     const int64_t split_begin = split * kKeysPerSplit;
     const int64_t split_end = min_of(split_begin + kKeysPerSplit, end_key_);
     const int64_t start = max_of(split_begin, first_key_ / kKeysPerTile * kKeysPerTile);
-    Tile<T> tiles[2];
+    Tile<C> tiles[2];
     find_rows(start, split_end, tiles[0]);
     for (int64_t position = start, i = 0; position < split_end; position += kKeysPerTile, i ^= 1) {
-      const Tile<T>& tile = tiles[i];
-      Tile<T>& next = tiles[i ^ 1];
+      const Tile<C>& tile = tiles[i];
+      Tile<C>& next = tiles[i ^ 1];
       find_rows(position + kKeysPerTile, split_end, next);
       if (direct_) {
         run_tile(tile, next, part);
@@ -203,14 +205,14 @@ class ItemRunner {
     }
   }
 
-  void convert(const Tile<T>& tile, const T* const* rows, float* memory, const float** converted) const {
+  void convert(const Tile<C>& tile, const C* const* rows, float* memory, const float** converted) const {
     for (int64_t k = tile.begin; k < tile.end; ++k) copy_row(rows[k], memory + k * dim_, 1.0f);
     for (int64_t k = 0; k < kKeysPerTile; ++k)
       converted[k] = memory + max_of(tile.begin, min_of(k, tile.end - 1)) * dim_;
   }
 
   template <class U>
-  void run_tile(const Tile<U>& tile, const Tile<T>& next, Softmax part) {
+  void run_tile(const Tile<U>& tile, const Tile<C>& next, Softmax part) {
     for (int64_t k = tile.begin / Vec::width * Vec::width; k < tile.end; k += Vec::width) {
       prefetch(next, k, k + Vec::width, args_.head_dim);
       for (int64_t r = 0; r < rows_; r += 4) score(r, tile.keys + k, k);
@@ -266,26 +268,28 @@ class ItemRunner {
   bool direct_;             // read keys and values where they lie
 };
 
-template <class T>
+template <class T, class C>
 void merge(const PagedAttentionArgs& args, const AttentionItem& first, int64_t num_parts, float* partials) {
   const int64_t rows = first.num_rows * (args.num_query_heads / args.num_kv_heads);
   const int64_t dim = padded_head_dim(args.head_dim);
   float* part = partials + first.partial_offset;
   const Softmax total(part, rows);
   for (int64_t i = 1; i < num_parts; ++i) join(total, Softmax(part += partial_size(rows, dim), rows), rows, dim);
-  ItemRunner<T>(args, first).write_output(total);
+  ItemRunner<T, C>(args, first).write_output(total);
 }
 
 }  // namespace
 
 void attend(const PagedAttentionArgs& args, const AttentionItem& item, float* partials) {
-  if (args.dtype == DType::bfloat16) ItemRunner<bfloat16>(args, item).run(partials);
-  else ItemRunner<float>(args, item).run(partials);
+  if (args.dtype == DType::bfloat16) ItemRunner<bfloat16, bfloat16>(args, item).run(partials);
+  else if (args.cache_dtype == DType::bfloat16) ItemRunner<float, bfloat16>(args, item).run(partials);
+  else ItemRunner<float, float>(args, item).run(partials);
 }
 
 void merge_partials(const PagedAttentionArgs& args, const AttentionItem& first, int64_t num_parts, float* partials) {
-  if (args.dtype == DType::bfloat16) merge<bfloat16>(args, first, num_parts, partials);
-  else merge<float>(args, first, num_parts, partials);
+  if (args.dtype == DType::bfloat16) merge<bfloat16, bfloat16>(args, first, num_parts, partials);
+  else if (args.cache_dtype == DType::bfloat16) merge<float, bfloat16>(args, first, num_parts, partials);
+  else merge<float, float>(args, first, num_parts, partials);
 }
 
 }  // namespace xllm::kernels::cpu::XLLM_ISA

@@ -1,9 +1,13 @@
 // The table of one instruction set. Compiled once for each (see vector.h).
+#include "ops/multiply.h"
 #include "ops/ops.h"
 
 namespace xllm::kernels::cpu::XLLM_ISA {
 
 extern const KernelTable table;
-const KernelTable table = {rms_norm, add_rms_norm, rotary_embedding, silu_and_mul, attend, merge_partials};
+const KernelTable table = {
+    rms_norm,    add_rms_norm, rotary_embedding, silu_and_mul, attend, merge_partials, kBfloat16Activations,
+    prepare_row, multiply,     add,              gate,         largest_index,
+};
 
 }  // namespace xllm::kernels::cpu::XLLM_ISA

@@ -30,6 +30,21 @@ inline void store(bfloat16* p, Vec a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), packed);
 }
 
+inline Vec load(const float16* p) { return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))}; }
+
+inline void load_pairs(const bfloat16* p, Vec& even, Vec& odd) {
+  const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  even.v = _mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16));
+  odd.v = _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+}
+
+inline void store_bytes(int8_t* p, Vec a) {
+  const __m256i words = _mm256_cvtps_epi32(a.v);
+  const __m128i halves = _mm_packs_epi32(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(halves, halves));
+}
+
+inline Vec abs(Vec a) { return {_mm256_andnot_ps(_mm256_set1_ps(-0.0f), a.v)}; }
 inline Vec add(Vec a, Vec b) { return {_mm256_add_ps(a.v, b.v)}; }
 inline Vec sub(Vec a, Vec b) { return {_mm256_sub_ps(a.v, b.v)}; }
 inline Vec mul(Vec a, Vec b) { return {_mm256_mul_ps(a.v, b.v)}; }

@@ -39,6 +39,29 @@ inline void store(bfloat16* p, Vec a) {
   for (int i = 0; i < Vec::width; ++i) p[i].bits = static_cast<uint16_t>(high[i]);
 }
 
+// Shifts exponent and mantissa into place, then scales by 2^112; infinities and NaNs get their exponent back.
+inline Vec load(const float16* p) {
+  const Uint4 half = {p[0].bits, p[1].bits, p[2].bits, p[3].bits};
+  const Uint4 magnitude = (half & 0x7fffu) << 13;
+  const Uint4 is_special = reinterpret_cast<Uint4>(magnitude >= (0x7c00u << 13));
+  const Float4 scaled = reinterpret_cast<Float4>(magnitude) * 0x1p112f;
+  const Uint4 bits = reinterpret_cast<Uint4>(scaled) | (is_special & 0x7f800000u) | (half & 0x8000u) << 16;
+  return {reinterpret_cast<Float4>(bits)};
+}
+
+inline void load_pairs(const bfloat16* p, Vec& even, Vec& odd) {
+  Uint4 pairs;
+  __builtin_memcpy(&pairs, p, sizeof pairs);
+  even.v = reinterpret_cast<Float4>(pairs << 16);
+  odd.v = reinterpret_cast<Float4>(pairs & 0xffff0000u);
+}
+
+inline void store_bytes(int8_t* p, Vec a) {
+  const Int4 words = __builtin_convertvector(a.v, Int4);
+  for (int i = 0; i < Vec::width; ++i) p[i] = static_cast<int8_t>(words[i]);
+}
+
+inline Vec abs(Vec a) { return {reinterpret_cast<Float4>(reinterpret_cast<Uint4>(a.v) & 0x7fffffffu)}; }
 inline Vec add(Vec a, Vec b) { return {a.v + b.v}; }
 inline Vec sub(Vec a, Vec b) { return {a.v - b.v}; }
 inline Vec mul(Vec a, Vec b) { return {a.v * b.v}; }

@@ -12,4 +12,9 @@ struct bfloat16 {
   uint16_t bits;
 };
 
+// An IEEE half. Only loads know this type.
+struct float16 {
+  uint16_t bits;
+};
+
 }  // namespace xllm::kernels

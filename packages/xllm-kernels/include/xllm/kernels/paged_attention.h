@@ -34,7 +34,8 @@ struct PagedAttentionArgs {
   int64_t value_block_stride;
   int64_t sliding_window;       // 0: unlimited
   float scale;                  // multiplies the scores
-  DType dtype;                  // of query, caches and out; accumulation is in float32
+  DType dtype;                  // of query and out; accumulation is in float32
+  DType cache_dtype;            // of both caches: dtype, or bfloat16 under a float32 query
 };
 
 namespace cpu {

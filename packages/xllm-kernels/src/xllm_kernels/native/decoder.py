@@ -1,0 +1,111 @@
+"""The decoder of the Llama family. Knows nothing of checkpoints' files, of who schedules steps or samples tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from xllm_kernels import _C
+from xllm_kernels.native.shape import DecoderShape
+
+WeightFormat = Literal["auto", "bf16", "f32", "int8", "int4"]
+ReadableBuffer: TypeAlias = Any
+"""Anything with the buffer protocol: bytes, memoryview, a numpy array or memmap."""
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+class LlamaDecoder:
+    """Weights and key-value cache of one model. set_weight..., finish, allocate_kv_cache, then steps.
+
+    Steps run on the pool of `xllm_kernels.set_num_threads` without the GIL; calls from several threads wait for each
+    other. A token's logits depend on the token and on what its sequence holds before it alone: not on the other rows
+    of a step, on how a prompt is cut into steps, on blocks or threads.
+    """
+
+    def __init__(
+        self, shape: DecoderShape, cos_sin_cache: npt.NDArray[np.float32], weight_format: WeightFormat = "auto"
+    ) -> None:
+        """`cos_sin_cache`: [max_position, rotary_dim], cosines then sines; copied.
+
+        `weight_format`: "auto" keeps each tensor as it is stored (scales of K-quants rounded to float16); "bf16" and
+        "f32" round or widen all matrices; "int8" and "int4" quantise them in symmetric groups of 32, embeddings and head
+        always to int8. Products with quantised matrices quantise their inputs to int8 in groups of 32; others take
+        float32 inputs, or bfloat16 ones where matrix and CPU have that. Raises ValueError naming a field out of range.
+        """
+        settings = {field.name: getattr(shape, field.name) for field in fields(shape)}
+        self._decoder = _C.LlamaDecoder(**settings, cos_sin_cache=cos_sin_cache, weight_format=weight_format)
+        self.shape = shape
+
+    def set_weight(
+        self, name: str, data: ReadableBuffer, kind: str, shape: Sequence[int], *, permuted_heads: int = 0
+    ) -> None:
+        """Repack one tensor on the pool; `data` is not needed afterwards.
+
+        `name`: as in Hugging Face checkpoints, e.g. "model.layers.3.self_attn.q_proj.weight"; `data`: its contiguous
+        bytes; `kind`: "F32", "F16", "BF16", and for matrices also "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K",
+        "Q5_K", "Q6_K"; `shape`: as in the checkpoint, outputs first. `permuted_heads` > 0: the rows are in llama.cpp's
+        order for interleaved rotary embedding of that many heads, and go back to the half-split order.
+        "lm_head.weight" is ignored where it is tied. Raises ValueError naming the tensor for an unknown, repeated or
+        misshapen one.
+        """
+        self._decoder.set_weight(name, data, kind, list(shape), permuted_heads)
+
+    def finish(self) -> None:
+        """End loading. Raises ValueError naming the tensors that are missing."""
+        self._decoder.finish()
+
+    @property
+    def num_weight_bytes(self) -> int:
+        """Bytes of the packed weights, all of which a step reads (but for most of an embedding that is not tied)."""
+        return self._decoder.num_weight_bytes()
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int, dtype: Literal["bf16", "f32"] = "bf16") -> None:
+        """Replace the cache by `num_blocks` blocks of `block_size` tokens; memory is taken as blocks are first used.
+
+        Raises ValueError for sizes below 1, MemoryError where there is no room.
+        """
+        self._decoder.allocate_kv_cache(num_blocks, block_size, dtype)
+
+    def forward(
+        self,
+        token_ids: Int32s,
+        positions: Int32s,
+        slot_mapping: Int64s,
+        query_start: Int32s,
+        seq_lens: Int32s,
+        block_tables: Int32s,
+        rows: Int64s,
+    ) -> npt.NDArray[np.float32]:
+        """Compute T new tokens of S sequences, one sequence after the other; return the logits [R, vocab] of `rows`.
+
+        token_ids, positions: [T]; slot_mapping: [T], block * block_size + offset, negative for a token that is not
+        kept; query_start: [S + 1] from 0 to T; seq_lens: [S], tokens in the cache with those of this step;
+        block_tables: [S, B], of which only entries that a token needs are read; rows: [R], each in [0, T).
+        Raises ValueError or TypeError naming what does not fit, before anything is computed.
+        """
+        logits = np.empty((len(rows), self.shape.vocab_size), np.float32)
+        self._decoder.forward(token_ids, positions, slot_mapping, query_start, seq_lens, block_tables, rows, logits)
+        return logits
+
+    def greedy(
+        self,
+        token_ids: Int32s,
+        positions: Int32s,
+        slot_mapping: Int64s,
+        query_start: Int32s,
+        seq_lens: Int32s,
+        block_tables: Int32s,
+        rows: Int64s,
+    ) -> Int32s:
+        """As `forward`, but return the first most probable token of each of `rows`, [R].
+
+        A row whose logits hold a NaN, or whose largest is infinite, gets -1.
+        """
+        chosen = np.empty(len(rows), np.int32)
+        self._decoder.greedy(token_ids, positions, slot_mapping, query_start, seq_lens, block_tables, rows, chosen)
+        return chosen
