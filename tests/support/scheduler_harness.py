@@ -11,10 +11,11 @@ from support.paged_store import PagedStore, expected_tokens
 from xllm_framework.batch import BatchGroup, ForwardInput, ForwardInputBuilder, ForwardOutput
 from xllm_framework.batch.placeholders import replace_placeholders
 from xllm_framework.config import SchedulerConfig
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import BlockManager, HashPrefixCache
 from xllm_framework.request import Request, SamplingParams, StoppingChecker
 from xllm_framework.request.messages import SequenceDelta
 from xllm_scheduler import Scheduler
+from xllm_scheduler.latency import LatencyModel
 
 EOS = 0
 
@@ -22,6 +23,7 @@ EOS = 0
 class SchedulerHarness:
     """Options are those of `SchedulerConfig`; `num_blocks` counts usable blocks. Time stands still: set `now_s`.
 
+    With `num_ranks`, each data-parallel rank has its own blocks and its own store; `blocks` and `store` are rank 0's.
     `is_overlapped` plans each step while the one before it is in flight, which is computed as late as it can be.
     """
 
@@ -33,13 +35,27 @@ class SchedulerHarness:
         enable_prefix_cache: bool = True,
         max_model_len: int = 10_000,
         is_overlapped: bool = False,
+        num_ranks: int = 1,
+        latency: LatencyModel | None = None,
         **options,
     ) -> None:
         self.now_s = 0.0
-        self.blocks = BlockManager(num_blocks + 1, block_size, enable_prefix_cache=enable_prefix_cache)
+        self.ranks = [
+            BlockManager(
+                num_blocks + 1,
+                block_size,
+                enable_prefix_cache=enable_prefix_cache,
+                prefix_cache=HashPrefixCache(block_size, b"secret"),
+            )
+            for _ in range(num_ranks)
+        ]
+        self.blocks = self.ranks[0]
         self.stopping = StoppingChecker((EOS,), max_model_len)
-        self.store = PagedStore(num_blocks + 1, block_size)
-        self.scheduler = Scheduler(SchedulerConfig(**options), self.blocks, self.stopping, clock=lambda: self.now_s)
+        self.stores = [PagedStore(num_blocks + 1, block_size) for _ in range(num_ranks)]
+        self.store = self.stores[0]
+        self.scheduler = Scheduler(
+            SchedulerConfig(**options), self.ranks, self.stopping, latency=latency, clock=lambda: self.now_s
+        )
         self.requests: dict[str, Request] = {}
         self.tokens: dict[tuple[str, int], list[int]] = defaultdict(list)
         self.last: dict[tuple[str, int], SequenceDelta] = {}
@@ -52,7 +68,8 @@ class SchedulerHarness:
 
     def add(self, request_id: str, prompt: list[int], *, seed: int = 0, **options) -> Request:
         """Queue a request; `options` are those of `SamplingParams`, or of `Request`."""
-        of_request = {k: options.pop(k) for k in ("priority", "deadline_s", "cache_salt") if k in options}
+        names = ("priority", "deadline_s", "cache_salt", "is_offline", "objectives")
+        of_request = {name: options.pop(name) for name in names if name in options}
         request = Request(
             request_id, prompt, SamplingParams(**options), arrival_time_s=self.now_s, seed=seed, **of_request
         )
@@ -86,7 +103,7 @@ class SchedulerHarness:
         outputs = []
         for rank, (batch, forward_input) in enumerate(zip(group.batches, inputs, strict=False)):
             replace_placeholders(forward_input, self._drawn[rank] if self._drawn else None)
-            outputs.append(self.store.execute(batch, forward_input))
+            outputs.append(self.stores[rank].execute(batch, forward_input))
         self._drawn = [output.token_ids for output in outputs]
         return outputs
 
@@ -106,8 +123,9 @@ class SchedulerHarness:
 
     def check_idle(self) -> None:
         """Check that nobody holds a block."""
-        assert self.blocks.num_allocated_blocks == 0
-        assert self.blocks.num_free_blocks + self.blocks.num_cached_blocks == self.blocks.num_usable_blocks
+        for blocks in self.ranks:
+            assert blocks.num_allocated_blocks == 0
+            assert blocks.num_free_blocks + blocks.num_cached_blocks == blocks.num_usable_blocks
 
     def expected(self, request_id: str, index: int = 0) -> list[int]:
         """Return what the sequence must generate when it runs to its natural end."""

@@ -78,7 +78,7 @@ def test_environment_strings_become_the_options_type(variable, text, option, val
         ({"memory_utilization": float("nan")}, "Option 'memory_utilization' in options: nan is not between"),
         ({"shutdown_timeout": float("inf")}, "Option 'shutdown_timeout' in options: inf is not a number"),
         ({"enable_prefix_cache": 1}, "Option 'enable_prefix_cache' in options: Expected `bool`"),
-        ({"policy": "fifo"}, "it is one of decode_first, prefill_first."),
+        ({"policy": "fifo"}, "it is one of decode_first, prefill_first, unified."),
         ({"model": None}, "Option 'model' in options: Expected `str`"),
     ],
 )

@@ -9,10 +9,8 @@ import pytest
 from support.scheduler_harness import SchedulerHarness
 from xllm_framework.config import SchedulerConfig
 from xllm_framework.errors import InvalidConfig
-from xllm_framework.request import Request, SamplingParams
 from xllm_scheduler import Scheduler, SchedulerPolicy
 from xllm_scheduler.policies import create_policy
-from xllm_scheduler.queue import by_priority, fcfs
 
 PROMPT = [3 + 7 * i % 40 for i in range(61)]
 
@@ -77,11 +75,5 @@ def test_prefill_first_pauses_decodes_while_prompts_are_computed() -> None:
 
 
 def test_an_unknown_policy_is_named_with_those_that_exist() -> None:
-    with pytest.raises(InvalidConfig, match="decode_first, prefill_first, not 'fastest'"):
+    with pytest.raises(InvalidConfig, match="decode_first, prefill_first, unified, not 'fastest'"):
         create_policy("fastest")
-
-
-def test_strategies_rank_requests() -> None:
-    request = Request("r", [1], SamplingParams(), arrival_time_s=9.0, priority=-3)
-    assert fcfs(request) == 0.0
-    assert by_priority(request) == -3.0

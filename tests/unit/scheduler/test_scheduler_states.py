@@ -10,6 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from support.scheduler_harness import SchedulerHarness
+from xllm_framework.request import NO_OBJECTIVES, ServiceObjectives
+from xllm_scheduler.latency import LatencyModel
+from xllm_scheduler.pause import PauseMode, PauseState
+from xllm_scheduler.strategies import STRATEGIES
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 24
@@ -21,8 +25,19 @@ class SchedulerStates(RuleBasedStateMachine):
     """Every request fits the pool alone, so that each must end as it would in a roomy one, unless aborted."""
 
     @initialize(
-        policy=st.sampled_from(["decode_first", "prefill_first"]),
+        policy=st.sampled_from(["decode_first", "prefill_first", "unified"]),
+        priority_strategy=st.sampled_from(["priority", *STRATEGIES]),
+        num_ranks=st.sampled_from([1, 1, 2]),
         enable_prefix_cache=st.booleans(),
+        enable_in_batch_prefix=st.booleans(),
+        enable_zero_evict=st.booleans(),
+        zero_evict_output_tokens=st.sampled_from([4, 40]),
+        enable_online_preempt_offline=st.booleans(),
+        share_leftover_tokens=st.booleans(),
+        chunked_match_frequency=st.sampled_from([0, 2, 50]),
+        max_block_use=st.sampled_from([0.5, 0.95, 1.0]),
+        latency=st.sampled_from([None, LatencyModel()]),
+        default_tpot_slo_ms=st.sampled_from([0.0, 4.2, 50.0]),
         is_overlapped=st.booleans(),
         max_num_seqs=st.integers(1, 8),
         max_num_batched_tokens=st.sampled_from([1, 5, 16, 200]),
@@ -38,8 +53,10 @@ class SchedulerStates(RuleBasedStateMachine):
         priority=st.sampled_from([0, 0, 0, -1, 1]),
         salt=st.sampled_from(["", "", "s"]),
         wants_prompt_logprobs=st.booleans(),
+        is_offline=st.sampled_from([False, False, True]),
+        objectives=st.sampled_from([NO_OBJECTIVES, ServiceObjectives(ttft_slo_ms=20.0, tpot_slo_ms=5.0)]),
     )
-    def add(self, prompt, max_tokens, n, priority, salt, wants_prompt_logprobs) -> None:
+    def add(self, prompt, max_tokens, n, priority, salt, wants_prompt_logprobs, is_offline, objectives) -> None:
         number = len(self.harness.requests)
         self.harness.add(
             f"r{number}",
@@ -50,7 +67,34 @@ class SchedulerStates(RuleBasedStateMachine):
             priority=priority,
             cache_salt=salt,
             prompt_logprobs=1 if wants_prompt_logprobs else None,
+            is_offline=is_offline,
+            objectives=objectives,
         )
+
+    @rule(seconds=st.sampled_from([0.004, 0.03, 1.0]))
+    def wait(self, seconds: float) -> None:
+        self.harness.now_s += seconds
+
+    @rule(mode=st.sampled_from(list(PauseMode)), count=st.integers(0, 3))
+    def pause(self, mode: PauseMode, count: int) -> None:
+        self.harness.scheduler.pause(mode)
+        for _ in range(count):
+            self.harness.step()
+
+    @rule()
+    def pause_until_nothing_runs(self) -> None:
+        self.harness.scheduler.pause(PauseMode.WAIT)
+        for _ in range(3000):
+            if self.harness.scheduler.pause_state is PauseState.PAUSED:
+                break
+            self.harness.step()
+        assert self.harness.scheduler.pause_state is PauseState.PAUSED
+        if self.harness.is_idle:
+            self.harness.check_idle()
+
+    @rule()
+    def resume(self) -> None:
+        self.harness.scheduler.resume()
 
     @rule(data=st.data(), is_whole=st.booleans())
     def abort(self, data, is_whole: bool) -> None:
@@ -81,6 +125,7 @@ class SchedulerStates(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "harness"):
             return
+        self.harness.scheduler.resume()
         self.harness.run()
         for request in self.harness.requests.values():
             for sequence in request.sequences:

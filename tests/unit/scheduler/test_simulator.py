@@ -12,9 +12,9 @@ from xllm_framework.config import SchedulerConfig
 from xllm_framework.errors import InvalidConfig
 from xllm_framework.kv_cache import BlockManager
 from xllm_framework.request import Request, SamplingParams
+from xllm_scheduler.latency import LatencyModel, StepShape
 from xllm_scheduler.simulator import (
     TINY,
-    LinearLatencyModel,
     SimulationReport,
     Trace,
     TraceRequest,
@@ -26,7 +26,7 @@ from xllm_scheduler.simulator.__main__ import main
 
 def run(trace: Trace = TINY, *, num_blocks: int = 1024, enable_prefix_cache: bool = True, **options):
     blocks = BlockManager(num_blocks, 16, enable_prefix_cache=enable_prefix_cache)
-    report = simulate(trace, SchedulerConfig(**options), blocks, LinearLatencyModel())
+    report = simulate(trace, SchedulerConfig(**options), blocks, LatencyModel())
     assert blocks.num_allocated_blocks == 0
     return report
 
@@ -77,11 +77,11 @@ def test_failures_are_counted_apart() -> None:
 
 
 def test_latency_is_linear_in_tokens_and_in_what_attention_reads() -> None:
-    model = LinearLatencyModel(constant_us=100, per_token_us=10, per_kv_token_us=1)
+    model = LatencyModel.linear(constant_us=100, per_token_us=10, per_kv_token_us=1)
     request = Request("r", [1] * 10, SamplingParams(), arrival_time_s=0.0)
     batch = Batch()
     batch.add(ScheduledSequence(request, request.sequences[0], 4, 3))
-    assert model.step_s(batch) == pytest.approx(1e-6 * (100 + 30 + (5 + 6 + 7)))
+    assert model.step_s(StepShape.of(batch)) == pytest.approx(1e-6 * (100 + 30 + 3 * (4 + 3 / 2)))
 
 
 def test_a_trace_file_is_read_and_its_faults_are_named(tmp_path: Path) -> None:

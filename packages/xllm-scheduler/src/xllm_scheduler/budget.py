@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
+
+
+@dataclass(slots=True)
+class RankBudget:
+    """The share of one data-parallel rank."""
+
+    num_tokens_left: int
+    """Tokens that the rank can still compute in the step."""
+    used_s: float = 0.0
+    """Seconds that what is scheduled on it will take, where a latency model is known."""
 
 
 @dataclass(slots=True)
 class StepBudget:
-    """The limits of one step; the scheduler charges it, policies read it."""
+    """The limits of one step; the scheduler charges it, policies read it and may set `limit_s` and the two flags."""
 
-    num_tokens_left: int
-    """Tokens that the step can still compute."""
+    ranks: list[RankBudget]
+    ttft_limit_s: float = inf
+    """The most that a step should take while it computes prompts."""
+    tpot_limit_s: float = inf
+    """The most that a step should take while anyone decodes."""
+    objective_limit_s: float = inf
+    """The most that it should take by the objectives of all sequences at hand."""
+    limit_s: float = inf
+    """Which of these holds now; decodes ignore it unless `is_limiting_decodes`."""
+    num_tokens_left: int = field(init=False)
+    """Tokens that the step can still compute, on all ranks."""
     num_scheduled: int = 0
     """Sequences scheduled in this step so far."""
     can_admit: bool = True
     """False once a waiting sequence was refused, or a running one preempted: nobody else is admitted in this step."""
+    is_limiting_decodes: bool = False
+    """Whether a decode that does not fit `limit_s` has to wait, too."""
+    can_preempt_to_admit: bool = False
+    """Whether a waiting sequence of a higher class may take blocks from running ones of a lower class."""
 
-    def charge(self, num_tokens: int) -> None:
+    def __post_init__(self) -> None:
+        self.num_tokens_left = sum(rank.num_tokens_left for rank in self.ranks)
+
+    def charge(self, rank: int, num_tokens: int) -> None:
         """Count one scheduled sequence with `num_tokens` tokens."""
+        self.ranks[rank].num_tokens_left -= num_tokens
         self.num_tokens_left -= num_tokens
         self.num_scheduled += 1

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable
+from collections.abc import Sequence as List
 from operator import attrgetter
 
 from xllm_framework.errors import IntegrityError, InvalidRequest, XLLMError
 from xllm_framework.kv_cache import BlockManager
 from xllm_framework.request import FinishReason, Request, Sequence, SequenceStatus
 from xllm_framework.request.messages import SequenceDelta, WireLogprob
-from xllm_scheduler.queue import OrderingStrategy, QueueEntry, WaitingQueue
+from xllm_scheduler.ordering import Ordering
+from xllm_scheduler.queue import QueueEntry, WaitingQueue
 from xllm_scheduler.record import RequestRecord
 
 _ORDER = attrgetter("order")
@@ -28,25 +30,37 @@ class Lifecycle:
     """The unfinished requests, and where each of their sequences is.
 
     Args:
-        block_manager: takes back the blocks of sequences that end or are preempted.
-        ordering: see `OrderingStrategy`.
+        block_managers: one a data-parallel rank; take back the blocks of sequences that end or are preempted.
+        ordering: gives each sequence its place.
     """
 
-    def __init__(self, block_manager: BlockManager, ordering: OrderingStrategy) -> None:
+    def __init__(self, block_managers: List[BlockManager], ordering: Ordering) -> None:
         self.records: dict[str, RequestRecord] = {}
         self.waiting = WaitingQueue()
+        self.held = WaitingQueue()
+        """What must not be admitted for now: see `hold_new`."""
         self.running: list[QueueEntry] = []
         """Sorted by `order`."""
-        self._blocks = block_manager
+        self.num_offline = 0
+        """Unfinished offline requests."""
+        self.num_preemptions = 0
+        """Since the start."""
+        self._blocks = block_managers
         self._ordering = ordering
         self._deltas: list[SequenceDelta] = []
         self._num_arrivals = 0
         self._has_finished = False
+        self._is_holding = False
 
     @property
     def has_work(self) -> bool:
-        """Whether anything waits, runs, or is to be reported."""
+        """Whether anything runs, waits and may be admitted, or is to be reported."""
         return bool(self.running or self._deltas or len(self.waiting))
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `take_deltas` would return any."""
+        return bool(self._deltas)
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -60,12 +74,29 @@ class Lifecycle:
             raise InvalidRequest("prompt must hold at least one token.", "prompt")
         record = RequestRecord(request, self._num_arrivals)
         self._num_arrivals += 1
+        record.is_held = self._is_holding
         self.records[request.request_id] = record
-        num_leaders = 1 if self._blocks.enable_prefix_cache else len(request.sequences)
+        self.num_offline += request.is_offline
+        num_leaders = 1 if self._blocks[0].enable_prefix_cache else len(request.sequences)
         record.followers = request.sequences[num_leaders:]
         for sequence in request.sequences[:num_leaders]:
             self._enqueue(record, sequence)
-        self.waiting.watch_deadline(request, self._order(record, request.sequences[0]))
+        self.waiting.watch_deadline(request, record.arrival)
+
+    def hold_new(self) -> None:
+        """Keep apart every request of which nothing was ever scheduled, those still to come included."""
+        self._is_holding = True
+        for entry in self.waiting.take_all():
+            record = self.records[entry.request.request_id]
+            record.is_held = entry.request.first_scheduled_time_s is None
+            self._queue_of(record).push(entry)
+
+    def release_held(self) -> None:
+        """Let all that is held wait as usual again."""
+        self._is_holding = False
+        for entry in self.held.take_all():
+            self.records[entry.request.request_id].is_held = False
+            self.waiting.push(entry)
 
     def start(self, entry: QueueEntry) -> None:
         """Move the first waiting entry, which has got its blocks, to the running ones."""
@@ -83,11 +114,12 @@ class Lifecycle:
     def preempt(self, entry: QueueEntry) -> None:
         """Take the blocks of a running sequence and queue it again; all its tokens will be computed anew."""
         sequence = entry.sequence
-        self._blocks.free(sequence)
+        self._blocks[sequence.rank].free(sequence)
         sequence.drop_placeholder()
         sequence.status = SequenceStatus.WAITING
         sequence.num_cached_tokens = 0
         sequence.num_preemptions += 1
+        self.num_preemptions += 1
         if sequence.index == 0:
             self.records[sequence.request_id].prompt_logprobs.clear()
         self.running.remove(entry)
@@ -122,7 +154,7 @@ class Lifecycle:
             record.followers.remove(sequence)
         else:
             if sequence.status is SequenceStatus.WAITING:
-                self.waiting.discard()
+                self._queue_of(record).discard()
             if record.followers:
                 self._enqueue(record, record.followers.pop(0))
         if sequence.index == 0:
@@ -141,12 +173,13 @@ class Lifecycle:
         logprobs: list[WireLogprob] | None = None,
     ) -> None:
         """Free the blocks of a sequence that runs, mark it finished, and report it. `remove_finished` must follow."""
-        self._blocks.free(sequence)
+        self._blocks[sequence.rank].free(sequence)
         self._has_finished = True
         sequence.finish(reason, stop_reason=stop_reason, error=None if error is None else error.message)
         self.report(record, sequence, token_ids, logprobs, error)
         if record.request.is_finished:
             del self.records[sequence.request_id]
+            self.num_offline -= record.request.is_offline
 
     def report(
         self,
@@ -189,18 +222,18 @@ class Lifecycle:
         return deltas
 
     def check_integrity(self) -> None:
-        """Check that every unfinished sequence is in exactly one list, in a state that fits, and the block manager.
+        """Check that every unfinished sequence is in exactly one list, in a state that fits, and the block managers.
 
         Raises:
             IntegrityError: names what is wrong.
         """
-        waiting = [entry.sequence for entry in self.waiting]
+        waiting = [entry.sequence for queue in (self.waiting, self.held) for entry in queue]
         running = [entry.sequence for entry in self.running]
         followers = [sequence for record in self.records.values() for sequence in record.followers]
         unfinished = [s for record in self.records.values() for s in record.request.sequences if not s.is_finished]
         if sorted(map(id, waiting + running + followers)) != sorted(map(id, unfinished)):
             raise IntegrityError("An unfinished sequence is in no list of the scheduler, or in two.")
-        if len(waiting) != len(self.waiting):
+        if len(waiting) != len(self.waiting) + len(self.held):
             raise IntegrityError("The waiting queue has lost count.")
         if any(sequence.block_table or sequence.num_computed_tokens for sequence in waiting + followers):
             raise IntegrityError("A waiting sequence holds blocks.")
@@ -209,10 +242,13 @@ class Lifecycle:
         for sequence in running:
             if sequence.status is SequenceStatus.DECODE and sequence.num_uncomputed_tokens > 1:
                 raise IntegrityError(f"{sequence} decodes, so that at most its newest token may be uncomputed.")
-        self._blocks.check_integrity(running)
+        if self.num_offline != sum(record.request.is_offline for record in self.records.values()):
+            raise IntegrityError("The scheduler has lost count of its offline requests.")
+        for rank, blocks in enumerate(self._blocks):
+            blocks.check_integrity([sequence for sequence in running if sequence.rank == rank])
 
     def _enqueue(self, record: RequestRecord, sequence: Sequence) -> None:
-        self.waiting.push(QueueEntry(record.request, sequence, self._order(record, sequence)))
+        self._queue_of(record).push(self._ordering.entry(record.request, sequence, record.arrival))
 
-    def _order(self, record: RequestRecord, sequence: Sequence) -> tuple[float, int, int]:
-        return (self._ordering(record.request), record.arrival, sequence.index)
+    def _queue_of(self, record: RequestRecord) -> WaitingQueue:
+        return self.held if record.is_held else self.waiting

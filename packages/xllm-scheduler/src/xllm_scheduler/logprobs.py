@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from xllm_framework.batch import ForwardOutput, ScheduledSequence
+from xllm_framework.request import Request, Sequence
 from xllm_framework.request.messages import WireLogprob
 
 
@@ -31,3 +32,13 @@ def chunk_logprobs(output: ForwardOutput, index: int, item: ScheduledSequence, n
             targets, logprobs.tolist(), top_ids.tolist(), top_logprobs.tolist(), strict=True
         )
     ]
+
+
+def owes_prompt_logprobs(request: Request, sequence: Sequence) -> bool:
+    """Whether the prompt's log-probabilities are still to be computed, so that no position may be skipped."""
+    return request.sampling.prompt_logprobs is not None and sequence.index == 0 and has_no_output(sequence)
+
+
+def has_no_output(sequence: Sequence) -> bool:
+    """Whether no token of its output is known; a placeholder is not."""
+    return sequence.num_tokens - (sequence.last_token_id < 0) <= sequence.num_prompt_tokens

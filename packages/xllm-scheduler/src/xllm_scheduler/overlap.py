@@ -40,6 +40,11 @@ class StepAhead:
         self._in_flight: BatchGroup | None = None
         self._assumptions: dict[int, Assumption] = {}
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the results of a step are assumed, and not here yet."""
+        return bool(self._assumptions)
+
     def begin(self) -> None:
         """Before a step is planned: take the one that was begun and is not settled, if any, as done."""
         if self._in_flight is not None:

@@ -6,13 +6,23 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from xllm_scheduler.budget import StepBudget
-from xllm_scheduler.queue import QueueEntry, WaitingQueue
+from xllm_scheduler.queue import QueueEntry
+
+
+class WaitingView(Protocol):
+    """What a policy sees of the waiting sequences."""
+
+    def __len__(self) -> int:
+        """Return how many may be offered."""
+
+    def peek(self) -> QueueEntry:
+        """Return the first of them; there must be one."""
 
 
 class SchedulerPolicy(Protocol):
     """Proposes candidates; the scheduler's one loop decides how many tokens and blocks each gets, or none."""
 
-    def plan(self, waiting: WaitingQueue, running: Sequence[QueueEntry], budget: StepBudget) -> Iterator[QueueEntry]:
+    def plan(self, waiting: WaitingView, running: Sequence[QueueEntry], budget: StepBudget) -> Iterator[QueueEntry]:
         """Yield candidates, best first; each running one at most once.
 
         Changes none of its arguments. Between two candidates the scheduler acts on the first: an admitted entry leaves
@@ -21,4 +31,6 @@ class SchedulerPolicy(Protocol):
         - take a copy of what you iterate over of `running`, which is sorted by `order`;
         - offer `waiting.peek()` again and again, while there is one and `budget.can_admit`;
         - look at `budget` after a yield to learn what came of it. The scheduler stops asking once no token is left.
+
+        A policy may set `budget.limit_s` to one of the budget's time limits, and the budget's two flags.
         """

@@ -3,37 +3,35 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from xllm_framework.request import Request, Sequence, SequenceStatus
 
 _MAX_DROPPED = 64
 """Entries of ended sequences that the heap may hold beside as many as there are waiting ones."""
 
-OrderingStrategy = Callable[[Request], float]
-"""Ranks a request: smaller is served first, equal ranks by arrival. The rank must not change while it is served."""
-
-
-def fcfs(request: Request) -> float:
-    """First come, first served."""
-    return 0.0
-
-
-def by_priority(request: Request) -> float:
-    """Smaller `priority` first; requests of one priority first come, first served."""
-    return float(request.priority)
+Order = tuple[float, ...]
+"""A place in a queue, smaller is served first: (1 if offline, the strategy's rank ..., arrival number, sequence index)."""
 
 
 class QueueEntry:
-    """A sequence as the scheduler's lists hold it. `order` is its place: (rank, arrival number, sequence index)."""
+    """A sequence as the scheduler's lists hold it.
 
-    __slots__ = ("last_scheduled_step", "order", "request", "sequence")
+    `order` is its place among others; a strategy may change it between steps. `seniority` never changes: it says who
+    must get on in the end, so that no two sequences preempt each other for ever.
+    """
 
-    def __init__(self, request: Request, sequence: Sequence, order: tuple[float, int, int]) -> None:
+    __slots__ = ("arrival", "last_scheduled_step", "next_rematch", "order", "request", "seniority", "sequence")
+
+    def __init__(self, request: Request, sequence: Sequence, arrival: int, order: Order, seniority: Order) -> None:
         self.request = request
         self.sequence = sequence
+        self.arrival = arrival
         self.order = order
+        self.seniority = seniority
         self.last_scheduled_step = 0
+        self.next_rematch = 0
+        """Computed tokens from which its prompt looks into the prefix cache again; 0 is never."""
 
     def __repr__(self) -> str:
         return f"QueueEntry({self.sequence}, order {self.order})"
@@ -42,13 +40,13 @@ class QueueEntry:
 class WaitingQueue:
     """A heap of waiting entries by `order`, and one of deadlines.
 
-    A preempted entry keeps its `order`, so that it comes back in front of everyone who arrived later. A sequence that
+    A preempted entry keeps its arrival number, so that it comes back in front of equals who arrived later. A sequence that
     ended while it waited is dropped when it reaches the top, or when such entries are many.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[tuple[float, int, int], QueueEntry]] = []
-        self._deadlines: list[tuple[float, tuple[float, int, int], Request]] = []
+        self._heap: list[tuple[Order, QueueEntry]] = []
+        self._deadlines: list[tuple[float, int, Request]] = []
         self._num_waiting = 0
 
     def push(self, entry: QueueEntry) -> None:
@@ -56,10 +54,10 @@ class WaitingQueue:
         heapq.heappush(self._heap, (entry.order, entry))
         self._num_waiting += 1
 
-    def watch_deadline(self, request: Request, order: tuple[float, int, int]) -> None:
-        """Let `pop_expired` return `request` after its deadline, if it has one."""
+    def watch_deadline(self, request: Request, arrival: int) -> None:
+        """Let `pop_expired` return `request`, the one with this arrival number, after its deadline, if it has one."""
         if request.deadline_s is not None:
-            heapq.heappush(self._deadlines, (request.deadline_s, order, request))
+            heapq.heappush(self._deadlines, (request.deadline_s, arrival, request))
 
     def peek(self) -> QueueEntry:
         """Return the first entry; the queue must not be empty."""
@@ -80,6 +78,17 @@ class WaitingQueue:
         if len(self._heap) > 2 * self._num_waiting + _MAX_DROPPED:
             self._heap = [item for item in self._heap if item[1].sequence.status is SequenceStatus.WAITING]
             heapq.heapify(self._heap)
+
+    def reorder(self) -> None:
+        """Sort anew after the `order` of entries has changed. O(n log n) at worst."""
+        self._heap = [(entry.order, entry) for entry in self]
+        heapq.heapify(self._heap)
+
+    def take_all(self) -> list[QueueEntry]:
+        """Remove and return every waiting entry."""
+        entries = list(self)
+        self._heap, self._num_waiting = [], 0
+        return entries
 
     def pop_expired(self, now_s: float) -> list[Request]:
         """Return the requests whose deadline has passed and of which nothing was ever scheduled."""

@@ -20,7 +20,9 @@ class RequestRecord:
     arrival: int
     """Number of requests that arrived before it."""
     followers: list[Sequence] = field(default_factory=list)
+    is_held: bool = False
+    """Whether its waiting sequences are kept apart, and not admitted."""
     num_cached_tokens: int = 0
-    """Prompt tokens that its first admission found in the prefix cache."""
+    """Prompt tokens that its first sequence found in the prefix cache, at its first admission and after."""
     prompt_logprobs: list[WireLogprob | None] = field(default_factory=list)
     """Collected over the chunks of the prompt; handed out with the first token."""

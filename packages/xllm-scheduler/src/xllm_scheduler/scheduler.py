@@ -11,78 +11,99 @@ its tokens, so that prompts in flight never wait for blocks, and only decodes ca
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence as List
 from copy import copy
+from pathlib import Path
 
 from xllm_framework.batch import Batch, BatchGroup, ForwardOutput, ScheduledSequence
 from xllm_framework.config import SchedulerConfig
-from xllm_framework.errors import DeadlineExceeded, InvalidConfig, OutOfBlocks, RequestFailed, RequestTooLong
+from xllm_framework.errors import DeadlineExceeded, InvalidConfig
 from xllm_framework.kv_cache import BlockManager
-from xllm_framework.request import FinishReason, Request, Sequence, SequenceStatus, StoppingChecker
+from xllm_framework.request import FinishReason, Request, SequenceStatus, StoppingChecker
 from xllm_framework.request.messages import EngineStats, SequenceDelta
-from xllm_scheduler.budget import StepBudget
+from xllm_scheduler.admission import Admission
+from xllm_scheduler.budget import RankBudget, StepBudget
+from xllm_scheduler.chunking import ChunkSizer
+from xllm_scheduler.latency import LatencyModel, load_latency_model
 from xllm_scheduler.lifecycle import Lifecycle
-from xllm_scheduler.logprobs import chunk_logprobs, row_logprobs
-from xllm_scheduler.overlap import Assumption, StepAhead
+from xllm_scheduler.logprobs import owes_prompt_logprobs
+from xllm_scheduler.ordering import Ordering
+from xllm_scheduler.overlap import StepAhead
+from xllm_scheduler.pause import PauseControl, PauseMode, PauseState
 from xllm_scheduler.policies import create_policy
+from xllm_scheduler.policies.online_first import plan_online_first
 from xllm_scheduler.policy import SchedulerPolicy
 from xllm_scheduler.preemption import choose_victim
-from xllm_scheduler.queue import OrderingStrategy, QueueEntry, by_priority
-from xllm_scheduler.record import RequestRecord
+from xllm_scheduler.queue import QueueEntry
+from xllm_scheduler.step_results import StepResults
+from xllm_scheduler.strategies import find_strategy
 
-_WAITING, _PREFILL, _FINISHED = SequenceStatus.WAITING, SequenceStatus.PREFILL, SequenceStatus.FINISHED
-
-GROWTH_RESERVE = 10
-"""At an admission one block is left for the growth of running sequences for each this many that they hold."""
+_WAITING, _PREFILL, _DECODE = SequenceStatus.WAITING, SequenceStatus.PREFILL, SequenceStatus.DECODE
 
 
 class Scheduler:
-    """Continuous batching over one block pool.
+    """Continuous batching over one block pool, or over one for each data-parallel rank.
 
     Args:
-        config: limits and the policy's name.
-        block_manager: the pool; nobody else may use it.
+        config: limits, and the names of the policy and of the strategy.
+        block_manager: the pool, or one a rank; nobody else may use it. The prefix caches of several ranks must make
+            equal keys (`HashPrefixCache` with one secret).
         stopping: decides when a sequence ends by its tokens.
-        ordering: order of waiting sequences, and in reverse of victims; see `OrderingStrategy`.
+        latency: how long steps take; None takes the file that `config` names, or does without.
         policy: overrides the one that `config` names.
         clock: seconds; the same clock as `Request.arrival_time_s` and `deadline_s`.
 
     Raises:
-        InvalidConfig: a limit is below 1, or an unknown policy.
+        InvalidConfig: a limit is below 1, an unknown policy or strategy, or a latency model that cannot be read.
     """
 
     def __init__(
         self,
         config: SchedulerConfig,
-        block_manager: BlockManager,
+        block_manager: BlockManager | List[BlockManager],
         stopping: StoppingChecker,
         *,
-        ordering: OrderingStrategy = by_priority,
+        latency: LatencyModel | None = None,
         policy: SchedulerPolicy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens"):
             if getattr(config, name) < 1:
                 raise InvalidConfig(f"{name} must be 1 or more, not {getattr(config, name)}.")
-        self._blocks = block_manager
-        self._stopping = stopping
+        if latency is None and config.latency_model:
+            latency = load_latency_model(Path(config.latency_model))
+        strategy = find_strategy(config.priority_strategy)
+        self._blocks = [block_manager] if isinstance(block_manager, BlockManager) else list(block_manager)
         self._policy = policy or create_policy(config.policy)
         self._clock = clock
         self._max_num_tokens = config.max_num_batched_tokens
-        self._max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
-        self._can_chunk = config.enable_chunked_prefill
-        self._max_chunk = (self._can_chunk and config.max_prefill_chunk) or config.max_num_batched_tokens
-        self._lifecycle = Lifecycle(block_manager, ordering)
+        self._ttft_limit_s = 1e-3 * config.default_ttft_slo_ms or math.inf
+        self._tpot_limit_s = 1e-3 * config.default_tpot_slo_ms or math.inf
+        self._is_sharing_leftover = config.share_leftover_tokens
+        self._has_latency = latency is not None
+        self._constant_s = 0.0 if latency is None else latency.constant_s
+        self._stats = EngineStats(num_blocks=sum(blocks.num_usable_blocks for blocks in self._blocks))
+        self._ordering = Ordering(strategy, config, latency or LatencyModel())
+        self._lifecycle = Lifecycle(self._blocks, self._ordering)
+        self._chunks = ChunkSizer(config, latency)
+        self._admission = Admission(
+            config, self._blocks, self._lifecycle, self._chunks, self._stats, strategy.num_class_ranks
+        )
+        self._results = StepResults(self._blocks, self._lifecycle, stopping, self._stats, clock)
+        self._pause = PauseControl(self._lifecycle)
         self._ahead = StepAhead(stopping)
-        self._stats = EngineStats(num_blocks=block_manager.num_usable_blocks)
         self._step = 0
         self._step_start_s = 0.0
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do or report anything."""
-        return self._lifecycle.has_work
+        """Whether a step would do or report anything. A paused scheduler has no work, however much waits."""
+        if self._pause.state is PauseState.RUNNING:
+            return self._lifecycle.has_work
+        return self._pause.state is PauseState.PAUSING or self._lifecycle.has_news
 
     def add_request(self, request: Request) -> None:
         """Queue a request. It need not fit: one that can never run ends with an error from a later `update`.
@@ -115,20 +136,10 @@ class Scheduler:
             lifecycle.fail(
                 request, DeadlineExceeded(f"The request's deadline passed after {waited_s:.3f} s of waiting.")
             )
-        batch = Batch()
-        budget = StepBudget(self._max_num_tokens)
-        for entry in self._policy.plan(lifecycle.waiting, lifecycle.running, budget):
-            if budget.num_tokens_left == 0:
-                break
-            if entry.sequence.status is _WAITING:
-                item = self._admit(entry, budget, now_s)
-            else:
-                item = self._continue(entry, budget)
-            if item is not None:
-                entry.last_scheduled_step = self._step
-                batch.add(item)
-                budget.charge(item.num_scheduled_tokens)
-        group = BatchGroup((batch,))
+        batches = tuple(Batch() for _ in self._blocks)
+        if self._pause.may_plan():
+            self._fill(batches, now_s)
+        group = BatchGroup(batches)
         self._ahead.plan(group)
         return group
 
@@ -140,8 +151,7 @@ class Scheduler:
         """
         if not group.is_empty:
             assumptions = self._ahead.settle()
-            for batch, output in zip(group.batches, outputs, strict=True):
-                self._update_batch(batch, output, assumptions)
+            self._results.apply(group, outputs, assumptions)
             self._lifecycle.remove_finished()
             self._stats.num_steps += 1
             self._stats.step_time_s += self._clock() - self._step_start_s
@@ -159,13 +169,27 @@ class Scheduler:
                 self._lifecycle.preempt(entry)
         return group
 
+    def pause(self, mode: PauseMode = PauseMode.KEEP) -> None:
+        """Stop planning, when the work at hand has gone the way of `mode`; requests are taken, and wait for `resume`."""
+        self._pause.pause(mode)
+
+    def resume(self) -> None:
+        """Plan again."""
+        self._pause.resume()
+
+    @property
+    def pause_state(self) -> PauseState:
+        """RUNNING, PAUSING until `pause` has come into force, or PAUSED."""
+        return self._pause.state
+
     def stats(self) -> EngineStats:
         """Return gauges of this moment and counters since the start."""
         stats = self._stats
         stats.num_running = len(self._lifecycle.running)
-        stats.num_waiting = len(self._lifecycle.waiting)
-        stats.num_free_blocks = self._blocks.num_free_blocks
-        stats.num_cached_blocks = self._blocks.num_cached_blocks
+        stats.num_waiting = len(self._lifecycle.waiting) + len(self._lifecycle.held)
+        stats.num_preemptions = self._lifecycle.num_preemptions
+        stats.num_free_blocks = sum(blocks.num_free_blocks for blocks in self._blocks)
+        stats.num_cached_blocks = sum(blocks.num_cached_blocks for blocks in self._blocks)
         return copy(stats)
 
     def check_integrity(self) -> None:
@@ -176,158 +200,87 @@ class Scheduler:
         """
         self._lifecycle.check_integrity()
 
-    def _admit(self, entry: QueueEntry, budget: StepBudget, now_s: float) -> ScheduledSequence | None:
-        """Give the first waiting sequence the blocks of all its tokens and a first chunk, or end this step's admissions."""
-        if not budget.can_admit or self._end_unschedulable(entry):
-            return None
-        if len(self._lifecycle.running) >= self._max_num_seqs:
-            budget.can_admit = False
-            return None
-        request, sequence = entry.request, entry.sequence
-        is_looked_up = self._blocks.enable_prefix_cache and not _owes_prompt_logprobs(request, sequence)
-        matched = self._blocks.match_prefix(sequence, request.cache_salt) if is_looked_up else []
-        num_uncomputed = sequence.num_tokens - len(matched) * self._blocks.block_size
-        num_tokens = self._chunk(num_uncomputed, budget)
-        must_be_whole = not self._can_chunk and sequence.num_preemptions == 0
-        reserve = -(-self._blocks.num_allocated_blocks // GROWTH_RESERVE)
-        if (must_be_whole and num_tokens < num_uncomputed) or not self._blocks.admit(
-            sequence, matched, sequence.num_tokens, reserve=reserve
-        ):
-            budget.can_admit = False
-            return None
-        self._lifecycle.start(entry)
-        self._count_admission(request, sequence, now_s, is_looked_up)
-        return ScheduledSequence(request, sequence, sequence.num_computed_tokens, num_tokens)
+    def _fill(self, batches: tuple[Batch, ...], now_s: float) -> None:
+        """The one loop: take candidates as the policy offers them, allocate their blocks, charge the budget."""
+        budget = self._new_budget()
+        if self._ordering.is_dynamic:
+            lifecycle = self._lifecycle
+            budget.objective_limit_s = self._ordering.reorder(lifecycle.waiting, lifecycle.running, now_s)
+        step, admit, charge_time = self._step, self._admission.admit, self._chunks.charge_time
+        for entry in self._candidates(budget):
+            if budget.num_tokens_left <= 0:
+                break
+            if entry.last_scheduled_step == step:
+                continue
+            sequence = entry.sequence
+            if sequence.status is _WAITING:
+                item = admit(entry, budget, step, now_s)
+            else:
+                item = self._continue(entry, budget)
+            if item is not None:
+                entry.last_scheduled_step = step
+                batches[sequence.rank].add(item)
+                budget.charge(sequence.rank, item.num_scheduled_tokens)
+                if self._has_latency:
+                    charge_time(item, budget)
+        for rank, batch in enumerate(batches):
+            self._blocks[rank].withdraw_announced()
+            if batch.num_tokens > len(batch):
+                if self._is_sharing_leftover and budget.ranks[rank].num_tokens_left > 0:
+                    self._chunks.share_leftover(batch, rank, budget)
+                batch.scheduled.sort(key=_is_prefill)
+
+    def _new_budget(self) -> StepBudget:
+        ranks = [RankBudget(self._max_num_tokens, self._constant_s) for _ in self._blocks]
+        return StepBudget(ranks, ttft_limit_s=self._ttft_limit_s, tpot_limit_s=self._tpot_limit_s)
+
+    def _candidates(self, budget: StepBudget) -> Iterator[QueueEntry]:
+        lifecycle = self._lifecycle
+        if lifecycle.num_offline:
+            return plan_online_first(self._policy, lifecycle.waiting, lifecycle.running, budget)
+        return self._policy.plan(lifecycle.waiting, lifecycle.running, budget)
 
     def _continue(self, entry: QueueEntry, budget: StepBudget) -> ScheduledSequence | None:
-        """Give a running sequence its next tokens, preempting newer ones for blocks if need be."""
+        """Give a running sequence its next tokens, preempting others for blocks if need be."""
         lifecycle, sequence = self._lifecycle, entry.sequence
+        rank = sequence.rank
+        if entry.next_rematch and sequence.num_computed_tokens >= entry.next_rematch:
+            self._rematch(entry)
         start = sequence.num_computed_tokens
         num_tokens = sequence.num_tokens - start
         if num_tokens > 1:
-            num_tokens = self._chunk(num_tokens, budget)
-        if num_tokens == 0:
+            num_tokens = self._chunks.size(start, num_tokens, rank, budget)
+        elif budget.is_limiting_decodes and not self._chunks.fits_time(start, rank, budget):
             return None
-        while not self._blocks.allocate(sequence, start + num_tokens):
-            if len(lifecycle.running) == 1:
-                if sequence.last_token_id < 0:
-                    return None
-                lifecycle.end(lifecycle.records[sequence.request_id], sequence, FinishReason.LENGTH)
-                lifecycle.remove_finished()
+        if num_tokens == 0 or budget.ranks[rank].num_tokens_left <= 0:
+            return None
+        blocks = self._blocks[rank]
+        while not blocks.allocate(sequence, start + num_tokens):
+            if blocks.num_allocated_blocks == len(sequence.block_table):
+                if sequence.last_token_id >= 0:
+                    lifecycle.end(lifecycle.records[sequence.request_id], sequence, FinishReason.LENGTH)
+                    lifecycle.remove_finished()
                 return None
-            victim = choose_victim(lifecycle.running, self._step)
+            victim = choose_victim(lifecycle.running, entry, self._step)
             lifecycle.preempt(victim)
             budget.can_admit = False
-            self._stats.num_preemptions += 1
             if victim is entry:
                 return None
         return ScheduledSequence(entry.request, sequence, start, num_tokens)
 
-    def _chunk(self, num_uncomputed: int, budget: StepBudget) -> int:
-        return min(num_uncomputed, budget.num_tokens_left, self._max_chunk)
+    def _rematch(self, entry: QueueEntry) -> None:
+        """Look for more of a prompt in the prefix cache, where others may have put it since its admission.
 
-    def _end_unschedulable(self, entry: QueueEntry) -> bool:
-        """End the first waiting sequence if it could not run even alone; return whether it ended."""
-        lifecycle, request, sequence = self._lifecycle, entry.request, entry.sequence
-        num_needed, num_usable = self._blocks.num_blocks_for(sequence.num_tokens), self._blocks.num_usable_blocks
-        num_prompt_tokens = sequence.num_prompt_tokens
-        if num_needed > num_usable and sequence.num_output_tokens > 0:
-            lifecycle.end_early(lifecycle.records[sequence.request_id], sequence, FinishReason.LENGTH)
-        elif num_needed > num_usable:
-            message = f"The prompt's {num_prompt_tokens} tokens need {num_needed} KV blocks of {num_usable} in all."
-            lifecycle.fail(request, OutOfBlocks(message))
-        elif not self._can_chunk and num_prompt_tokens > self._max_num_tokens:
-            message = (
-                f"The prompt has {num_prompt_tokens} tokens, but a step computes at most {self._max_num_tokens} "
-                "(max_num_batched_tokens) and enable_chunked_prefill is off."
-            )
-            lifecycle.fail(request, RequestTooLong(message, "prompt"))
-        return sequence.is_finished
-
-    def _count_admission(self, request: Request, sequence: Sequence, now_s: float, is_looked_up: bool) -> None:
-        if request.first_scheduled_time_s is None:
-            request.first_scheduled_time_s = now_s
-            self._lifecycle.records[request.request_id].num_cached_tokens = sequence.num_cached_tokens
-        if is_looked_up and sequence.num_preemptions == 0:
-            self._stats.prefix_cache_queries += sequence.num_prompt_tokens
-            self._stats.prefix_cache_hits += sequence.num_cached_tokens
-
-    def _update_batch(self, batch: Batch, output: ForwardOutput, assumptions: dict[int, Assumption]) -> None:
-        """Apply one rank's results, in the order of `batch`; `assumptions` is empty without overlap."""
-        token_ids, errors = output.token_ids.tolist(), output.errors or {}
-        records, block_size = self._lifecycle.records, self._blocks.block_size
-        next_row = 0
-        for index, item in enumerate(batch.scheduled):
-            sequence, start = item.sequence, item.start
-            end = start + item.num_scheduled_tokens
-            if assumptions:
-                assumption = assumptions[id(sequence)]
-                is_sampled, is_prefill, is_current = *assumption[:2], assumption.holds(sequence)
-            else:
-                is_sampled = end == sequence.num_tokens
-                is_prefill, is_current = sequence.status is _PREFILL, sequence.status is not _FINISHED
-            row = next_row
-            next_row += is_sampled
-            if not is_current:
-                continue
-            if not assumptions:
-                sequence.num_computed_tokens = end
-            if end // block_size != start // block_size:
-                self._blocks.publish(sequence, start, end, item.request.cache_salt)
-            record = records[sequence.request_id]
-            if is_prefill:
-                self._update_prefill(record, index, item, output, is_sampled)
-            if not is_sampled:
-                continue
-            if row in errors:
-                self._lifecycle.end(record, sequence, FinishReason.ERROR, error=RequestFailed(errors[row]))
-            elif item.request.sampling.max_tokens == 0:
-                self._lifecycle.end(record, sequence, FinishReason.LENGTH)
-            else:
-                self._append(record, sequence, token_ids[row], output, row)
-
-    def _update_prefill(
-        self, record: RequestRecord, index: int, item: ScheduledSequence, output: ForwardOutput, is_complete: bool
-    ) -> None:
-        """Collect a chunk's log-probabilities; after the last chunk the sequence decodes."""
-        sequence, num_top = item.sequence, record.request.sampling.prompt_logprobs
-        if num_top is not None and _owes_prompt_logprobs(record.request, sequence):
-            if not record.prompt_logprobs:
-                record.prompt_logprobs.append(None)
-            record.prompt_logprobs.extend(chunk_logprobs(output, index, item, num_top))
-        if is_complete:
-            if sequence.index == 0 and _has_no_output(sequence):
-                self._stats.num_prompt_tokens += sequence.num_prompt_tokens
-            self._lifecycle.start_decode(record, sequence)
-
-    def _append(
-        self, record: RequestRecord, sequence: Sequence, token_id: int, output: ForwardOutput, row: int
-    ) -> None:
-        """Take the token sampled for `sequence`, end it if that is its last, and report it."""
-        sampling = record.request.sampling
-        if sequence.last_token_id < 0:
-            sequence.replace_placeholder(token_id)
-        else:
-            sequence.append(token_id)
-        self._stats.num_generated_tokens += 1
-        logprobs = None
-        if sampling.logprobs is not None:
-            logprobs = row_logprobs(output, row, token_id, sampling.logprobs)
-        stop = self._stopping.check(sequence, sampling)
-        if stop is None:
-            self._lifecycle.report(record, sequence, [token_id], logprobs)
-        else:
-            reason, stop_token_id = stop
-            self._lifecycle.end(
-                record, sequence, reason, stop_reason=stop_token_id, token_ids=[token_id], logprobs=logprobs
-            )
+        Not while its blocks are written to by a step in flight: that step would have to be told.
+        """
+        request, sequence = entry.request, entry.sequence
+        if sequence.status is not _PREFILL or self._ahead.is_ahead or owes_prompt_logprobs(request, sequence):
+            return
+        num_saved = self._blocks[sequence.rank].rematch(sequence, request.cache_salt)
+        self._lifecycle.records[request.request_id].num_cached_tokens += num_saved
+        self._stats.prefix_cache_hits += num_saved
+        entry.next_rematch = sequence.num_computed_tokens + self._admission.rematch_interval(sequence)
 
 
-def _owes_prompt_logprobs(request: Request, sequence: Sequence) -> bool:
-    """Whether the prompt's log-probabilities are still to be computed, so that no position may be skipped."""
-    return request.sampling.prompt_logprobs is not None and sequence.index == 0 and _has_no_output(sequence)
-
-
-def _has_no_output(sequence: Sequence) -> bool:
-    """Whether no token of its output is known; a placeholder is not."""
-    return sequence.num_tokens - (sequence.last_token_id < 0) <= sequence.num_prompt_tokens
+def _is_prefill(item: ScheduledSequence) -> bool:
+    return item.sequence.status is not _DECODE

@@ -19,6 +19,8 @@ class ScheduledSequence:
     """`num_computed_tokens` when it was scheduled."""
     num_scheduled_tokens: int
     """At least 1; blocks for all of them are allocated."""
+    announcers: frozenset[Sequence] = frozenset()
+    """Other sequences of the same batch, earlier in it: it shares blocks that they compute only in this step."""
 
     @property
     def is_sampled(self) -> bool:

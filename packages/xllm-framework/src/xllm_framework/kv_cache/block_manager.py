@@ -126,10 +126,12 @@ class BlockManager:
         ):
             self._announced[block_id] = sequence
 
-    def announcers(self, matched: list[int]) -> set[Sequence]:
+    def announcers(self, matched: list[int]) -> frozenset[Sequence]:
         """Return the sequences that have yet to compute some of the blocks in `matched`."""
         announced = self._announced
-        return {announced[block_id] for block_id in matched if block_id in announced} if announced else set()
+        if not announced:
+            return frozenset()
+        return frozenset(announced[block_id] for block_id in matched if block_id in announced)
 
     def withdraw_announced(self) -> None:
         """Forget what was announced: from now on only what is computed can be found."""

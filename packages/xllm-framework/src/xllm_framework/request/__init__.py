@@ -4,10 +4,12 @@ from xllm_framework.request.output import RequestOutput, RequestTimings, Sequenc
 from xllm_framework.request.request import Request
 from xllm_framework.request.sampling_params import SamplingParams
 from xllm_framework.request.sequence import Sequence
+from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObjectives
 from xllm_framework.request.status import FinishReason, SequenceStatus
 from xllm_framework.request.stopping import StoppingChecker
 
 __all__ = [
+    "NO_OBJECTIVES",
     "FinishReason",
     "Request",
     "RequestOutput",
@@ -16,6 +18,7 @@ __all__ = [
     "Sequence",
     "SequenceOutput",
     "SequenceStatus",
+    "ServiceObjectives",
     "StoppingChecker",
     "TokenLogprob",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from xllm_framework.request.sampling_params import SamplingParams
+from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObjectives
 
 
 class AddRequest(msgspec.Struct, tag="add", array_like=True, frozen=True):
@@ -22,6 +23,7 @@ class AddRequest(msgspec.Struct, tag="add", array_like=True, frozen=True):
     deadline_s: float | None = None
     cache_salt: str = ""
     is_offline: bool = False
+    objectives: ServiceObjectives = NO_OBJECTIVES
 
 
 class AbortRequests(msgspec.Struct, tag="abort", array_like=True, frozen=True):

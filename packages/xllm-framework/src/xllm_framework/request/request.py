@@ -6,6 +6,7 @@ import numpy.typing as npt
 
 from xllm_framework.request.sampling_params import SamplingParams
 from xllm_framework.request.sequence import Sequence
+from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObjectives
 
 
 class Request:
@@ -13,7 +14,8 @@ class Request:
 
     `arrival_time_s` and `deadline_s` are readings of the engine's clock (seconds, monotonic); `deadline_s` None means
     none. A smaller `priority` is served first. `cache_salt` separates prefix-cache entries: only requests with an equal
-    salt share blocks.
+    salt share blocks. `objectives` are latencies to aim at, which never end a request. `first_token_time_s` is set with
+    the first token of any of its sequences.
     """
 
     __slots__ = (
@@ -21,7 +23,9 @@ class Request:
         "cache_salt",
         "deadline_s",
         "first_scheduled_time_s",
+        "first_token_time_s",
         "is_offline",
+        "objectives",
         "priority",
         "request_id",
         "sampling",
@@ -41,16 +45,19 @@ class Request:
         deadline_s: float | None = None,
         cache_salt: str = "",
         is_offline: bool = False,
+        objectives: ServiceObjectives = NO_OBJECTIVES,
     ) -> None:
         self.request_id = request_id
         self.sampling = sampling
         self.seed = seed if sampling.seed is None else sampling.seed
         self.arrival_time_s = arrival_time_s
         self.first_scheduled_time_s: float | None = None
+        self.first_token_time_s: float | None = None
         self.priority = priority
         self.deadline_s = deadline_s
         self.cache_salt = cache_salt
         self.is_offline = is_offline
+        self.objectives = objectives
         reserve = min(sampling.max_tokens or 64, 4096)
         self.sequences = [Sequence(request_id, index, prompt_token_ids, reserve) for index in range(sampling.n)]
 

@@ -22,6 +22,7 @@ class Sequence:
     and only by appending: when blocks are given up, a new list takes its place, so that copies of it can be extended.
     `last_token_id` is the newest token, -1 if there is none. While the step that draws it is still computed, a placeholder
     takes its place, negative as no token is: -1 - row, `row` being its place among the step's sampled rows.
+    `rank` is the data-parallel rank whose blocks those are; it changes only while the sequence holds none.
     `block_hashes` caches the prefix-cache keys of its full blocks, of which tokens never change once they are full.
     """
 
@@ -38,6 +39,7 @@ class Sequence:
         "num_preemptions",
         "num_prompt_tokens",
         "num_tokens",
+        "rank",
         "request_id",
         "status",
         "stop_reason",
@@ -55,6 +57,7 @@ class Sequence:
         self.num_computed_tokens = 0
         self.num_cached_tokens = 0
         self.num_preemptions = 0
+        self.rank = 0
         self.block_table: list[int] = []
         self.block_hashes: list[bytes] = []
         self.status = SequenceStatus.WAITING

@@ -10,6 +10,7 @@ from xllm_scheduler.policy import SchedulerPolicy
 _POLICIES = {
     "decode_first": "xllm_scheduler.policies.decode_first:DecodeFirstPolicy",
     "prefill_first": "xllm_scheduler.policies.prefill_first:PrefillFirstPolicy",
+    "unified": "xllm_scheduler.policies.unified:UnifiedPolicy",
 }
 
 

@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 
 from xllm_framework.request import SequenceStatus
 from xllm_scheduler.budget import StepBudget
-from xllm_scheduler.queue import QueueEntry, WaitingQueue
+from xllm_scheduler.policy import WaitingView
+from xllm_scheduler.queue import QueueEntry
 
 
 class DecodeFirstPolicy:
     """Steady token intervals: a long prompt is spread over steps, and delays running sequences by a chunk at most."""
 
-    def plan(self, waiting: WaitingQueue, running: Sequence[QueueEntry], budget: StepBudget) -> Iterator[QueueEntry]:
+    def plan(self, waiting: WaitingView, running: Sequence[QueueEntry], budget: StepBudget) -> Iterator[QueueEntry]:
         """Yield decodes, then prompts in flight, then waiting ones; see `SchedulerPolicy`."""
+        budget.limit_s = budget.tpot_limit_s
         decode = SequenceStatus.DECODE
         decodes = [entry for entry in running if entry.sequence.status is decode]
         prefills = [entry for entry in running if entry.sequence.status is not decode]

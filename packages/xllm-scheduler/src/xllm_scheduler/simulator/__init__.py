@@ -3,9 +3,8 @@
 `python -m xllm_scheduler.simulator --trace FILE|tiny --policy P`
 """
 
-from xllm_scheduler.simulator.latency import LinearLatencyModel
 from xllm_scheduler.simulator.report import SimulationReport
 from xllm_scheduler.simulator.simulation import simulate
 from xllm_scheduler.simulator.trace import TINY, Trace, TraceRequest, load_trace
 
-__all__ = ["TINY", "LinearLatencyModel", "SimulationReport", "Trace", "TraceRequest", "load_trace", "simulate"]
+__all__ = ["TINY", "SimulationReport", "Trace", "TraceRequest", "load_trace", "simulate"]

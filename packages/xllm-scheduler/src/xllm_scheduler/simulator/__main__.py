@@ -9,13 +9,13 @@ from pathlib import Path
 from xllm_framework.config import SchedulerConfig
 from xllm_framework.errors import XLLMError
 from xllm_framework.kv_cache import BlockManager
-from xllm_scheduler.simulator.latency import LinearLatencyModel
+from xllm_scheduler.latency import LatencyModel
 from xllm_scheduler.simulator.simulation import simulate
 from xllm_scheduler.simulator.trace import TINY, load_trace
 
 
 def _parser() -> argparse.ArgumentParser:
-    defaults, latency = SchedulerConfig(), LinearLatencyModel()
+    defaults, latency = SchedulerConfig(), LatencyModel()
     parser = argparse.ArgumentParser(
         prog="python -m xllm_scheduler.simulator",
         description="Run a trace through the scheduler on a virtual clock. Nothing is computed: steps only take time.",
@@ -33,7 +33,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--no-chunked-prefill", action="store_true", help="compute each prompt in one step")
     parser.add_argument("--constant-us", type=float, default=latency.constant_us, help="time of an empty step")
     parser.add_argument("--per-token-us", type=float, default=latency.per_token_us, help="time a token computed")
-    parser.add_argument("--per-kv-token-us", type=float, default=latency.per_kv_token_us, help="time a KV token read")
+    parser.add_argument(
+        "--per-kv-token-us", type=float, default=latency.per_token_before_us, help="time a KV token read"
+    )
     return parser
 
 
@@ -52,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
         block_manager = BlockManager(
             options.num_blocks, options.block_size, enable_prefix_cache=not options.no_prefix_cache
         )
-        latency = LinearLatencyModel(
+        latency = LatencyModel.linear(
             constant_us=options.constant_us,
             per_token_us=options.per_token_us,
             per_kv_token_us=options.per_kv_token_us,

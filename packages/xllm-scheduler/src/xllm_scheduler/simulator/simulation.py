@@ -12,8 +12,8 @@ from xllm_framework.config import SchedulerConfig
 from xllm_framework.kv_cache import BlockManager
 from xllm_framework.request import Request, StoppingChecker
 from xllm_framework.request.messages import SequenceDelta
+from xllm_scheduler.latency import LatencyModel, StepShape
 from xllm_scheduler.scheduler import Scheduler
-from xllm_scheduler.simulator.latency import LinearLatencyModel
 from xllm_scheduler.simulator.report import SimulationReport
 from xllm_scheduler.simulator.trace import Trace
 
@@ -21,7 +21,7 @@ _MAX_MODEL_LEN = 1 << 30
 
 
 def simulate(
-    trace: Trace, config: SchedulerConfig, block_manager: BlockManager, latency: LinearLatencyModel
+    trace: Trace, config: SchedulerConfig, block_manager: BlockManager, latency: LatencyModel
 ) -> SimulationReport:
     """Serve `trace` to its end; deterministic.
 
@@ -33,7 +33,7 @@ def simulate(
 
 class _Simulation:
     def __init__(
-        self, trace: Trace, config: SchedulerConfig, block_manager: BlockManager, latency: LinearLatencyModel
+        self, trace: Trace, config: SchedulerConfig, block_manager: BlockManager, latency: LatencyModel
     ) -> None:
         requests = [item.to_request(number) for number, item in enumerate(trace.requests)]
         self._arrivals = deque(sorted(requests, key=lambda request: request.arrival_time_s))
@@ -70,7 +70,7 @@ class _Simulation:
     def _execute(self, group: BatchGroup) -> list[ForwardOutput]:
         if group.is_empty:
             return []
-        self._now_s += max(self._latency.step_s(batch) for batch in group.batches)
+        self._now_s += max(self._latency.step_s(StepShape.of(batch)) for batch in group.batches)
         return [ForwardOutput(np.zeros(sum(item.is_sampled for item in batch), np.int32)) for batch in group.batches]
 
     def _record(self, delta: SequenceDelta) -> None:

@@ -1,0 +1,48 @@
+"""Applies an ordering strategy to the scheduler's lists. Knows nothing of what the order is used for."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+
+from xllm_framework.config import SchedulerConfig
+from xllm_framework.request import Request, Sequence
+from xllm_scheduler.latency import LatencyModel
+from xllm_scheduler.objectives import ObjectiveAssessor
+from xllm_scheduler.queue import Order, QueueEntry, WaitingQueue
+from xllm_scheduler.strategies import OrderingStrategy
+
+_ORDER = attrgetter("order")
+
+
+class Ordering:
+    """Gives sequences their places, once for fixed ranks, before each step for assessed ones."""
+
+    def __init__(self, strategy: OrderingStrategy, config: SchedulerConfig, latency: LatencyModel) -> None:
+        self.strategy = strategy
+        self._assessor = ObjectiveAssessor(config, latency)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether `reorder` does anything."""
+        return self.strategy.assessed_rank is not None
+
+    def entry(self, request: Request, sequence: Sequence, arrival: int) -> QueueEntry:
+        """Return the entry of a sequence that is about to wait; the request is the `arrival`th."""
+        seniority: Order = (request.is_offline, arrival, sequence.index)
+        if self.strategy.rank is not None:
+            seniority = (request.is_offline, *self.strategy.rank(request), arrival, sequence.index)
+        return QueueEntry(request, sequence, arrival, seniority, seniority)
+
+    def reorder(self, waiting: WaitingQueue, running: list[QueueEntry], now_s: float) -> float:
+        """Rank everything anew and sort both lists; return the most seconds that the next step should take."""
+        rank = self.strategy.assessed_rank
+        if rank is None:
+            return float("inf")
+        entries = [*waiting, *running]
+        assessments, limit_s = self._assessor.assess(entries, now_s)
+        for entry, assessment in zip(entries, assessments, strict=True):
+            request = entry.request
+            entry.order = (request.is_offline, *rank(request, assessment), entry.arrival, entry.sequence.index)
+        waiting.reorder()
+        running.sort(key=_ORDER)
+        return limit_s

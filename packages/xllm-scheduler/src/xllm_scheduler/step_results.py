@@ -1,0 +1,129 @@
+"""Applies what a step computed: tokens, ends, errors, blocks to be known. Knows nothing of how the step was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as List
+
+from xllm_framework.batch import Batch, BatchGroup, ForwardOutput, ScheduledSequence
+from xllm_framework.errors import RequestFailed
+from xllm_framework.kv_cache import BlockManager
+from xllm_framework.request import FinishReason, Sequence, SequenceStatus, StoppingChecker
+from xllm_framework.request.messages import EngineStats
+from xllm_scheduler.lifecycle import Lifecycle
+from xllm_scheduler.logprobs import chunk_logprobs, has_no_output, owes_prompt_logprobs, row_logprobs
+from xllm_scheduler.overlap import Assumption
+from xllm_scheduler.record import RequestRecord
+
+_PREFILL, _FINISHED = SequenceStatus.PREFILL, SequenceStatus.FINISHED
+
+
+class StepResults:
+    """Takes the outputs of a step back into the sequences."""
+
+    def __init__(
+        self,
+        block_managers: List[BlockManager],
+        lifecycle: Lifecycle,
+        stopping: StoppingChecker,
+        stats: EngineStats,
+        clock: Callable[[], float],
+    ) -> None:
+        self._blocks = block_managers
+        self._lifecycle = lifecycle
+        self._stopping = stopping
+        self._stats = stats
+        self._clock = clock
+        self._now_s = 0.0
+
+    def apply(self, group: BatchGroup, outputs: List[ForwardOutput], assumptions: Mapping[int, Assumption]) -> None:
+        """Apply the results of `group`, one output a batch; `assumptions` is empty without overlap."""
+        self._now_s = self._clock()
+        for rank, (batch, output) in enumerate(zip(group.batches, outputs, strict=True)):
+            self._apply_batch(batch, output, self._blocks[rank], assumptions)
+
+    def _apply_batch(
+        self, batch: Batch, output: ForwardOutput, blocks: BlockManager, assumptions: Mapping[int, Assumption]
+    ) -> None:
+        """Apply one rank's results, in the order of `batch`."""
+        token_ids, errors = output.token_ids.tolist(), output.errors or {}
+        records, block_size = self._lifecycle.records, blocks.block_size
+        computed: set[Sequence] = set()
+        next_row = 0
+        for index, item in enumerate(batch.scheduled):
+            sequence, start = item.sequence, item.start
+            end = start + item.num_scheduled_tokens
+            if assumptions:
+                assumption = assumptions[id(sequence)]
+                is_sampled, is_prefill, is_current = *assumption[:2], assumption.holds(sequence)
+            else:
+                is_sampled = end == sequence.num_tokens
+                is_prefill, is_current = sequence.status is _PREFILL, sequence.status is not _FINISHED
+            row = next_row
+            next_row += is_sampled
+            is_failed = is_sampled and row in errors
+            if item.num_scheduled_tokens > 1 and not is_failed and item.announcers <= computed:
+                computed.add(sequence)
+            if not is_current:
+                continue
+            if item.announcers and not item.announcers <= computed:
+                self._give_up(sequence)
+                continue
+            if not assumptions:
+                sequence.num_computed_tokens = end
+            record = records[sequence.request_id]
+            if is_failed:
+                self._lifecycle.end(record, sequence, FinishReason.ERROR, error=RequestFailed(errors[row]))
+                continue
+            if end // block_size != start // block_size:
+                blocks.publish(sequence, start, end, item.request.cache_salt)
+            if is_prefill:
+                self._apply_prefill(record, index, item, output, is_sampled)
+            if not is_sampled:
+                continue
+            if item.request.sampling.max_tokens == 0:
+                self._lifecycle.end(record, sequence, FinishReason.LENGTH)
+            else:
+                self._append(record, sequence, token_ids[row], output, row)
+
+    def _give_up(self, sequence: Sequence) -> None:
+        """Compute `sequence` anew: it shares blocks that this step was to compute, but did not."""
+        self._lifecycle.preempt(next(entry for entry in self._lifecycle.running if entry.sequence is sequence))
+
+    def _apply_prefill(
+        self, record: RequestRecord, index: int, item: ScheduledSequence, output: ForwardOutput, is_complete: bool
+    ) -> None:
+        """Collect a chunk's log-probabilities; after the last chunk the sequence decodes."""
+        sequence, num_top = item.sequence, record.request.sampling.prompt_logprobs
+        if num_top is not None and owes_prompt_logprobs(record.request, sequence):
+            if not record.prompt_logprobs:
+                record.prompt_logprobs.append(None)
+            record.prompt_logprobs.extend(chunk_logprobs(output, index, item, num_top))
+        if is_complete:
+            if sequence.index == 0 and has_no_output(sequence):
+                self._stats.num_prompt_tokens += sequence.num_prompt_tokens
+            if record.request.first_token_time_s is None:
+                record.request.first_token_time_s = self._now_s
+            self._lifecycle.start_decode(record, sequence)
+
+    def _append(
+        self, record: RequestRecord, sequence: Sequence, token_id: int, output: ForwardOutput, row: int
+    ) -> None:
+        """Take the token sampled for `sequence`, end it if that is its last, and report it."""
+        sampling = record.request.sampling
+        if sequence.last_token_id < 0:
+            sequence.replace_placeholder(token_id)
+        else:
+            sequence.append(token_id)
+        self._stats.num_generated_tokens += 1
+        logprobs = None
+        if sampling.logprobs is not None:
+            logprobs = row_logprobs(output, row, token_id, sampling.logprobs)
+        stop = self._stopping.check(sequence, sampling)
+        if stop is None:
+            self._lifecycle.report(record, sequence, [token_id], logprobs)
+        else:
+            reason, stop_token_id = stop
+            self._lifecycle.end(
+                record, sequence, reason, stop_reason=stop_token_id, token_ids=[token_id], logprobs=logprobs
+            )
