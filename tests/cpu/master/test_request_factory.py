@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from xllm_script_model import TOKENS, token_id, write_checkpoint
 
@@ -9,7 +10,8 @@ from xllm_framework.chat_template import load_chat_template
 from xllm_framework.config import LoadConfig
 from xllm_framework.errors import InvalidRequest, RequestTooLong
 from xllm_framework.model.source import resolve_model
-from xllm_framework.request import SamplingParams
+from xllm_framework.request import SamplingParams, ServiceObjectives
+from xllm_framework.request.messages import AddRequest
 from xllm_framework.tokenizer import load_tokenizer
 from xllm_runtime.master import ChatInput
 from xllm_runtime.master.request_factory import RequestFactory
@@ -126,6 +128,10 @@ def test_wrong_chats_are_refused(make):
 
 
 def test_options_reach_the_engine_side(make):
-    prepared = make().from_prompt("x", ANY, priority=3, deadline_s=50.0, cache_salt="tenant", is_offline=True)
-    message = prepared.message
+    objectives = ServiceObjectives(ttft_slo_ms=200.0, tpot_weight=2.0)
+    prepared = make().from_prompt(
+        "x", ANY, priority=3, deadline_s=50.0, cache_salt="tenant", is_offline=True, objectives=objectives
+    )
+    message = msgspec.msgpack.decode(msgspec.msgpack.encode(prepared.message), type=AddRequest)
     assert (message.priority, message.deadline_s, message.cache_salt, message.is_offline) == (3, 50.0, "tenant", True)
+    assert message.objectives == objectives

@@ -139,4 +139,5 @@ def _request(message: AddRequest) -> Request:
         deadline_s=message.deadline_s,
         cache_salt=message.cache_salt,
         is_offline=message.is_offline,
+        objectives=message.objectives,
     )

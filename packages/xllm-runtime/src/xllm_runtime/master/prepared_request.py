@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from xllm_framework.request import SamplingParams
+from xllm_framework.request import SamplingParams, ServiceObjectives
 from xllm_framework.request.messages import AddRequest
 
 
@@ -22,6 +22,8 @@ class RequestOptions(TypedDict, total=False):
     """Only requests with an equal salt share cached prefixes."""
     is_offline: bool
     """Whether it may wait for others that somebody is watching."""
+    objectives: ServiceObjectives
+    """Latencies to aim at, where the strategy looks at them."""
 
 
 @dataclass(frozen=True, slots=True)

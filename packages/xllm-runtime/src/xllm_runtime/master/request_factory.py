@@ -13,7 +13,7 @@ from typing import Unpack
 
 from xllm_framework.chat_template import ChatTemplate
 from xllm_framework.errors import InvalidRequest, RequestTooLong
-from xllm_framework.request import SamplingParams
+from xllm_framework.request import NO_OBJECTIVES, SamplingParams
 from xllm_framework.request.messages import AddRequest
 from xllm_framework.tokenizer import Tokenizer
 from xllm_runtime.master.chat_input import ChatInput
@@ -111,6 +111,7 @@ class RequestFactory:
             deadline_s=options.get("deadline_s"),
             cache_salt=options.get("cache_salt", ""),
             is_offline=options.get("is_offline", False),
+            objectives=options.get("objectives", NO_OBJECTIVES),
         )
         return PreparedRequest(message, prompt, request_id, is_continuation)
 
