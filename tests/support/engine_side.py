@@ -8,9 +8,16 @@ from typing import Any
 from xllm_framework.config import SchedulerConfig
 from xllm_framework.kv_cache import BlockManager
 from xllm_framework.request import SamplingParams, StoppingChecker
-from xllm_framework.request.messages import AbortRequests, AddRequest, EngineStats, StepOutputs, ToEngine
-from xllm_runtime.master.isolation import Engine
+from xllm_framework.request.messages import (
+    AbortRequests,
+    AddRequest,
+    EngineStats,
+    StepOutputs,
+    ToEngine,
+    WireLogprob,
+)
 from xllm_runtime.master.loop import EngineLoop
+from xllm_runtime.master.steps_in_flight import OverlappedEngine
 from xllm_scheduler import Scheduler
 
 BLOCK_SIZE = 16
@@ -26,7 +33,7 @@ class EngineSide:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: OverlappedEngine,
         num_blocks: int = 200,
         *,
         max_model_len: int = 2048,
@@ -39,10 +46,15 @@ class EngineSide:
         config = SchedulerConfig(**options)
         self.scheduler = Scheduler(config, self.blocks, StoppingChecker(eos_token_ids, max_model_len))
         self.inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
-        self.loop = EngineLoop(self.scheduler, self.engine, self.inbox, self._take, check_integrity=True)
+        is_overlapped = config.enable_schedule_overlap
+        self.loop = EngineLoop(
+            self.scheduler, self.engine, self.inbox, self._take, is_overlapped=is_overlapped, check_integrity=True
+        )
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.reasons: dict[tuple[str, int], str] = {}
         self.errors: dict[tuple[str, int], tuple[str | None, str | None]] = {}
+        self.logprobs: dict[tuple[str, int], list[WireLogprob]] = {}
+        self.prompt_logprobs: dict[tuple[str, int], list[WireLogprob | None]] = {}
         self.stats = EngineStats()
 
     def add(self, request_id: str, token_ids: list[int], sampling: SamplingParams = GREEDY) -> None:
@@ -55,11 +67,11 @@ class EngineSide:
 
     def step(self) -> None:
         """Run one step; its invariants are checked."""
-        self.loop.step()
+        self.loop.next_step()
 
     def finish(self) -> None:
         """Step until nothing is left to do."""
-        while self.scheduler.has_work:
+        while self.loop.has_work:
             self.step()
 
     @property
@@ -72,7 +84,11 @@ class EngineSide:
         for delta in outputs.deltas:
             key = (delta.request_id, delta.index)
             assert key not in self.reasons, "a sequence has news after its end"
+            assert all(token_id >= 0 for token_id in delta.token_ids), "a placeholder came out"
             self.tokens.setdefault(key, []).extend(delta.token_ids)
+            self.logprobs.setdefault(key, []).extend(delta.logprobs or [])
+            if delta.prompt_logprobs is not None:
+                self.prompt_logprobs[key] = delta.prompt_logprobs
             if delta.finish_reason is not None:
                 self.reasons[key] = delta.finish_reason
                 self.errors[key] = (delta.error, delta.error_kind)

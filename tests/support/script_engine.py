@@ -8,6 +8,7 @@ from xllm_script_model import EOS, TOKENS, token_id
 from xllm_script_model.model import ScriptForCausalLM
 
 from xllm_framework.batch import BatchGroup, ForwardInput, ForwardInputBuilder, ForwardOutput
+from xllm_framework.batch.placeholders import replace_placeholders
 from xllm_framework.errors import EngineDead
 from xllm_framework.model import ModelArgs
 from xllm_runtime.attention.metadata import AttentionMetadata
@@ -36,15 +37,30 @@ class ScriptEngine:
         shape = (num_blocks, block_size, 1, 1)
         self._model.bind_kv_cache([(torch.full(shape, -1.0), torch.full(shape, -1.0))])
         self.num_steps = 0
+        self._sent: list[list[ForwardInput]] = []
+        self._drawn: list[ForwardOutput] | None = None
         self.is_dead = False
         self.is_closed = False
 
     def execute(self, group: BatchGroup) -> list[ForwardOutput]:
         """Compute one step."""
+        self.submit(group)
+        return self.collect()
+
+    def submit(self, group: BatchGroup) -> None:
+        """Send one step, which is computed when it is collected."""
         if self.is_dead:
             raise EngineDead("The engine was killed by a test.")
+        self._sent.append([self._builder.build(batch) for batch in group.batches])
+
+    def collect(self) -> list[ForwardOutput]:
+        """Compute the oldest step that was sent."""
         self.num_steps += 1
-        return [self._forward(self._builder.build(batch)) for batch in group.batches]
+        inputs, drawn, self._drawn = self._sent.pop(0), self._drawn, None
+        for rank, forward_input in enumerate(inputs):
+            replace_placeholders(forward_input, drawn and drawn[rank].token_ids)
+        self._drawn = [self._forward(forward_input) for forward_input in inputs]
+        return self._drawn
 
     def close(self) -> None:
         """Remember that it was closed."""

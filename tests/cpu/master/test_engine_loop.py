@@ -17,15 +17,30 @@ from xllm_framework.request.messages import AbortRequests, AddRequest, Shutdown
 class ScriptSide(EngineSide):
     """An engine side with the script model; prompts may be text."""
 
+    is_overlapped = False
+
     def __init__(self, num_blocks: int = 200, **options):
         eos_token_ids = SCRIPT_ARGS.eos_token_ids
-        super().__init__(ScriptEngine(num_blocks + 1, 16), num_blocks, eos_token_ids=eos_token_ids, **options)
+        super().__init__(
+            ScriptEngine(num_blocks + 1, 16),
+            num_blocks,
+            eos_token_ids=eos_token_ids,
+            enable_schedule_overlap=self.is_overlapped,
+            **options,
+        )
 
     def add(self, request_id: str, prompt: str | list[int], sampling: SamplingParams = GREEDY) -> None:
         super().add(request_id, encode(prompt) if isinstance(prompt, str) else prompt, sampling)
 
     def text(self, request_id: str, index: int = 0) -> bytes:
         return b"".join(TOKENS[token] for token in self.tokens[request_id, index])
+
+
+@pytest.fixture(params=[False, True], ids=["in_turn", "overlapped"], autouse=True)
+def is_overlapped(request, monkeypatch) -> bool:
+    """Run every test with both loops."""
+    monkeypatch.setattr(ScriptSide, "is_overlapped", request.param)
+    return request.param
 
 
 def encode(text: str) -> list[int]:
@@ -174,7 +189,7 @@ def test_200_random_requests_with_aborts_in_24_blocks():
     waiting = requests()
     everything = list(waiting)
     live: list[str] = []
-    while waiting or side.scheduler.has_work:
+    while waiting or side.loop.has_work:
         for _ in range(chance.randrange(0, 4)):
             if waiting:
                 request_id, prompt, _, sampling = waiting.pop(0)

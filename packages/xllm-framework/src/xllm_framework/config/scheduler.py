@@ -32,6 +32,8 @@ class SchedulerConfig:
     """Sequences that run at once."""
     max_num_batched_tokens: int = 2048
     """Tokens that one step computes at most."""
+    enable_schedule_overlap: bool = False
+    """Plan each step while the one before it is computed, in a thread of its own; the answers are the same."""
     max_prefill_chunk: int = 0
     """Prompt tokens of one sequence that one step computes at most; 0 is as many as the step takes."""
     enable_chunked_prefill: bool = True

@@ -15,7 +15,14 @@ from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
 from xllm_runtime.executor.warm_up import warm_up_input
 from xllm_runtime.platform import NULL_DEVICE
-from xllm_runtime.worker import LLMWorker, LocalWorkerClient, NullWorker, WorkerClient
+from xllm_runtime.worker import (
+    LLMWorker,
+    LocalWorkerClient,
+    NullWorker,
+    ThreadedWorkerClient,
+    Worker,
+    WorkerClient,
+)
 
 WARM_UP_TOKENS = 2
 
@@ -55,32 +62,49 @@ class LLMEngine:
             EngineDead: a worker is gone.
             XLLMError: the step failed on a worker; the message begins with the error's class, the log has its trace.
         """
-        return self._run([self._builder.build(batch) for batch in group.batches])
+        self.submit(group)
+        return self.collect()
 
-    def close(self) -> None:
-        """Let the workers go; a second call does nothing."""
-        for client in self._clients:
-            client.close()
+    def submit(self, group: BatchGroup) -> None:
+        """Send one step to the workers and return while they compute it; at most two may be sent and not collected.
 
-    def _run(self, inputs: list[ForwardInput]) -> list[ForwardOutput]:
-        for client, forward_input in zip(self._clients, inputs, strict=True):
-            client.submit(forward_input)
+        A step that is sent before the one in front of it is collected may hold that one's tokens as placeholders, where
+        the scheduler planned it so; this needs `enable_schedule_overlap`.
+        """
+        self._send([self._builder.build(batch) for batch in group.batches])
+
+    def collect(self) -> list[ForwardOutput]:
+        """Wait for the oldest step that was sent; returns and raises as `execute` does."""
         outputs = [_collect(client) for client in self._clients]
         failures = [output for output in outputs if isinstance(output, XLLMError)]
         if failures:
             raise failures[0]
         return [output for output in outputs if isinstance(output, ForwardOutput)]
 
+    def close(self) -> None:
+        """Let the workers go; a second call does nothing."""
+        for client in self._clients:
+            client.close()
+
+    def _send(self, inputs: list[ForwardInput]) -> None:
+        for client, forward_input in zip(self._clients, inputs, strict=True):
+            client.submit(forward_input)
+
     def _warm_up(self) -> None:
         """Run a tiny step, so that the first request does not wait for what libraries do on first use."""
-        self._run([warm_up_input(min(WARM_UP_TOKENS, self.block_size)) for _ in self._clients])
+        self._send([warm_up_input(min(WARM_UP_TOKENS, self.block_size)) for _ in self._clients])
+        self.collect()
 
 
 def _start_workers(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> list[WorkerClient]:
     """Return one client a rank; workers on other ranks come with parallelism."""
-    if config.model.device == NULL_DEVICE:
-        return [LocalWorkerClient(NullWorker(config, args))]
-    return [LocalWorkerClient(LLMWorker(config, files, args))]
+
+    def create() -> Worker:
+        return NullWorker(config, args) if config.model.device == NULL_DEVICE else LLMWorker(config, files, args)
+
+    if config.scheduler.enable_schedule_overlap:
+        return [ThreadedWorkerClient(create)]
+    return [LocalWorkerClient(create())]
 
 
 def _collect(client: WorkerClient) -> ForwardOutput | XLLMError:

@@ -36,7 +36,14 @@ def run_engine_side(
         scheduler = Scheduler(
             config.scheduler, block_manager, StoppingChecker(args.eos_token_ids, engine.max_model_len)
         )
-        loop = EngineLoop(scheduler, engine, inbox, emit, check_integrity=config.execution.check_integrity)
+        loop = EngineLoop(
+            scheduler,
+            engine,
+            inbox,
+            emit,
+            is_overlapped=config.scheduler.enable_schedule_overlap,
+            check_integrity=config.execution.check_integrity,
+        )
     except Exception as error:  # every failure to start becomes one message
         emit(_failed(error, "The engine could not start"))
         if engine is not None:

@@ -23,7 +23,8 @@ from xllm_framework.request.messages import (
     StepOutputs,
     ToEngine,
 )
-from xllm_runtime.master.isolation import Engine, execute_one_by_one
+from xllm_runtime.master.isolation import execute_one_by_one
+from xllm_runtime.master.steps_in_flight import NOTHING_IN_FLIGHT, OverlappedEngine, StepInFlight
 from xllm_scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -35,16 +36,18 @@ class EngineLoop:
     Args:
         inbox: messages from the front side.
         emit: takes the outputs of each step; must not block.
+        is_overlapped: plan each step while the one before it is computed; only for an `OverlappedEngine`.
         check_integrity: check the scheduler's and the cache's invariants after each step.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        engine: Engine,
+        engine: OverlappedEngine,
         inbox: queue.SimpleQueue[ToEngine],
         emit: Callable[[StepOutputs], None],
         *,
+        is_overlapped: bool = False,
         check_integrity: bool = False,
     ) -> None:
         self._scheduler = scheduler
@@ -52,6 +55,8 @@ class EngineLoop:
         self._inbox = inbox
         self._emit = emit
         self._check_integrity = check_integrity
+        self._in_flight = NOTHING_IN_FLIGHT
+        self.next_step = self.step_overlapped if is_overlapped else self.step
         self._failures: dict[str, str] = {}
         """Requests that failed in the step under way, and were aborted: request id -> why."""
 
@@ -63,12 +68,26 @@ class EngineLoop:
             IntegrityError: an invariant does not hold.
         """
         while self._take_messages():
-            self.step()
+            self.next_step()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do or report anything, or one is still in flight."""
+        return self._scheduler.has_work or not self._in_flight.group.is_empty
 
     def step(self) -> None:
         """Schedule, execute, update: compute one step and emit what it brought."""
         group = self._scheduler.schedule()
-        computed, outputs = self._execute(group)
+        self._finish(*self._execute(group))
+
+    def step_overlapped(self) -> None:
+        """Plan and send a step while the one before it is computed; then take that one's results and emit what it brought."""
+        group = self._scheduler.schedule()
+        in_flight, self._in_flight = self._in_flight, StepInFlight.send(self._engine, group)
+        self._finish(*self._collect(in_flight))
+
+    def _finish(self, computed: BatchGroup, outputs: list[ForwardOutput]) -> None:
+        """Let the scheduler take a step's results, and emit what it makes of them."""
         deltas = self._scheduler.update(computed, outputs)
         self._explain_failures(deltas)
         self._emit(StepOutputs(deltas, self._scheduler.stats()))
@@ -79,7 +98,7 @@ class EngineLoop:
         """Apply all messages that have arrived, and wait for one while idle. False after `Shutdown`."""
         while True:
             try:
-                message = self._inbox.get(block=not self._scheduler.has_work)
+                message = self._inbox.get(block=not self.has_work)
             except queue.Empty:
                 return True
             if isinstance(message, Shutdown):
@@ -111,7 +130,23 @@ class EngineLoop:
         except EngineDead:
             raise
         except Exception as error:  # whatever a model raises; the requests to blame get it
-            logger.warning("A step failed (%s: %s); looking for the request to blame.", type(error).__name__, error)
+            _warn_of(error)
+        return self._isolate(group)
+
+    def _collect(self, step: StepInFlight) -> tuple[BatchGroup, list[ForwardOutput]]:
+        """Wait for `step`; when it failed, drop the one after it, which counts on it, and do as `_execute` does."""
+        try:
+            return step.group, step.collect(self._engine)
+        except EngineDead:
+            raise
+        except Exception as error:  # whatever a model raises; the requests to blame get it
+            _warn_of(error)
+        self._in_flight.discard(self._engine)
+        self._in_flight = NOTHING_IN_FLIGHT
+        return self._isolate(self._scheduler.rewind(step.group))
+
+    def _isolate(self, group: BatchGroup) -> tuple[BatchGroup, list[ForwardOutput]]:
+        """Execute what can be executed of a step that failed, and abort the requests to blame."""
         isolated = execute_one_by_one(self._engine, group)
         self._failures |= isolated.failures
         self._scheduler.abort(list(isolated.failures))
@@ -126,6 +161,10 @@ class EngineLoop:
                     delta, finish_reason=FinishReason.ERROR, error=why, error_kind=RequestFailed.kind
                 )
         self._failures.clear()
+
+
+def _warn_of(error: Exception) -> None:
+    logger.warning("A step failed (%s: %s); looking for the request to blame.", type(error).__name__, error)
 
 
 def _request(message: AddRequest) -> Request:

@@ -41,7 +41,10 @@ class WorkerClient(Protocol):
         """See `Worker.allocate_kv_cache`."""
 
     def submit(self, forward_input: ForwardInput) -> None:
-        """Send one step. Exactly one `collect` follows before the next `submit`. Never raises what the worker raises."""
+        """Send one step. Never raises what the worker raises.
+
+        Exactly one `collect` follows before the next `submit`, or before the one after that if the client's class says so.
+        """
 
     def collect(self) -> ForwardOutput:
         """Wait for the step's output. Raises what the worker raised, or `EngineDead` when the worker is gone."""

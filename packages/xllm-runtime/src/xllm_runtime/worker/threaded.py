@@ -1,0 +1,102 @@
+"""A worker in a thread of its own, so that whoever plans steps goes on while one is computed. Knows nothing of models.
+
+The thread also makes the worker: how many cores a library uses is a property of the thread that asked for it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from xllm_framework.batch import ForwardInput, ForwardOutput
+from xllm_framework.batch.placeholders import replace_placeholders
+from xllm_framework.errors import EngineDead
+from xllm_runtime.worker.client import Worker
+
+_Call = Callable[[Worker], object]
+
+
+class ThreadedWorkerClient:
+    """See `WorkerClient`. Two steps may be submitted before the first is collected; they run in that order.
+
+    The second may hold tokens of the first as placeholders; they are replaced between the two. If the first fails, such a
+    second one fails too.
+
+    Args:
+        create: makes the worker, on its thread; what it raises is raised here.
+    """
+
+    def __init__(self, create: Callable[[], Worker]) -> None:
+        self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[object] = queue.SimpleQueue()
+        """One result or exception a call, in order."""
+        self._drawn: npt.NDArray[np.int32] | None = None
+        """The latest step's tokens, on the worker's thread; None if it failed."""
+        self._thread = threading.Thread(target=self._run, args=(create,), name="xllm-worker", daemon=True)
+        self._thread.start()
+        worker = cast("Worker", self._take())
+        self.model_impl, self.device, self.dtype = worker.model_impl, worker.device, worker.dtype
+        self.vocab_size = worker.vocab_size
+
+    def num_blocks_that_fit(self, block_size: int) -> int:
+        """See `Worker.num_blocks_that_fit`."""
+        self._put(lambda worker: worker.num_blocks_that_fit(block_size))
+        return cast("int", self._take())
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+        """See `Worker.allocate_kv_cache`."""
+        self._put(lambda worker: worker.allocate_kv_cache(num_blocks, block_size))
+        self._take()
+
+    def submit(self, forward_input: ForwardInput) -> None:
+        """See `WorkerClient.submit`."""
+        self._put(lambda worker: self._execute(worker, forward_input))
+
+    def collect(self) -> ForwardOutput:
+        """See `WorkerClient.collect`."""
+        return cast("ForwardOutput", self._take())
+
+    def close(self) -> None:
+        """End the thread after what was submitted; a second call does nothing."""
+        self._calls.put(None)
+        self._thread.join()
+
+    def _put(self, call: _Call) -> None:
+        self._calls.put(call)
+
+    def _take(self) -> object:
+        result: object = EngineDead("The worker is closed.")
+        while self._thread.is_alive() or not self._results.empty():
+            try:
+                result = self._results.get(timeout=1.0)
+                break
+            except queue.Empty:
+                continue
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def _run(self, create: Callable[[], Worker]) -> None:
+        try:
+            worker = create()
+        except BaseException as error:  # raised again where the result is taken
+            self._results.put(error)
+            return
+        self._results.put(worker)
+        while (call := self._calls.get()) is not None:
+            try:
+                self._results.put(call(worker))
+            except BaseException as error:  # raised again where the result is taken
+                self._results.put(error)
+
+    def _execute(self, worker: Worker, forward_input: ForwardInput) -> ForwardOutput:
+        drawn, self._drawn = self._drawn, None
+        replace_placeholders(forward_input, drawn)
+        output = worker.execute(forward_input)
+        self._drawn = output.token_ids
+        return output
