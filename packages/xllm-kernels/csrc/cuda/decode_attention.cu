@@ -1,7 +1,9 @@
 // Which configuration of the kernel serves a batch, and its launch.
 //
-// Measured on an H200 (2026-11-29), qwen3-8b (32 heads, 8 kv heads, 128): 32 x 1024 tokens 34.6 us a layer (3.87 TB/s of KV), 128 x 1024
-// 133 us (4.03), 32 x 8192 261 us (4.12), 8 x 1024 14.7 us, 1 x 1024 8.7 to 10 us, where latency is all.
+// Measured on an H200 (2026-11-29), us a layer of qwen3-8b (32 heads, 8 kv heads of 128), the first configuration and the second:
+//   sequences x tokens   1 x 1024   8 x 1024   32 x 1024   128 x 1024   256 x 1024   32 x 8192
+//   one stage                 7.6       20.4        53.7          208          400         386
+//   ring                     10.6       15.7        36.5          138          265         265   (4.05 TB/s of KV)
 #include "decode_attention.cuh"
 
 #include <algorithm>
@@ -39,6 +41,14 @@ constexpr Configuration kConfigurations[] = {
 };
 constexpr int kNumConfigurations = sizeof(kConfigurations) / sizeof(kConfigurations[0]);
 
+// Where all tiles are in flight at once, one stage has the shorter latency.
+const Configuration& choose_configuration(const DecodeAttentionArgs& args) {
+  if (args.configuration > 0) return kConfigurations[args.configuration - 1];
+  const int tiles = (args.max_seq_len + kConfigurations[0].tile - 1) / kConfigurations[0].tile;
+  const int64_t blocks = int64_t{args.batch} * args.num_kv_heads * tiles;
+  return kConfigurations[blocks <= kConfigurations[0].blocks_a_multiprocessor * kMultiprocessors ? 0 : 1];
+}
+
 // Enough slices that every multiprocessor has work, none shorter than a tile.
 int choose_splits(const DecodeAttentionArgs& args, const Configuration& configuration) {
   const int pairs = args.batch * args.num_kv_heads, tiles = (args.max_seq_len + configuration.tile - 1) / configuration.tile;
@@ -62,7 +72,7 @@ void decode_attention(const DecodeAttentionArgs& args, void* stream) {
   if (args.batch < 1 || args.max_seq_len < 0) throw std::invalid_argument("decode_attention needs a row and a length");
   if (args.configuration < 0 || args.configuration > kNumConfigurations || args.splits < 0 || args.splits > kMaxSplits)
     throw std::invalid_argument("decode_attention has no such configuration or so many splits");
-  const Configuration& configuration = kConfigurations[args.configuration > 0 ? args.configuration - 1 : 0];
+  const Configuration& configuration = choose_configuration(args);
   const int group = args.num_heads / args.num_kv_heads;
   int splits = args.splits > 0 ? args.splits : choose_splits(args, configuration);
   const int64_t pairs = int64_t{args.batch} * args.num_kv_heads;

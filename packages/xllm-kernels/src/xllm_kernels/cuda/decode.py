@@ -6,6 +6,7 @@ Knows nothing of models. Every function here needs a `Workspace`, which must not
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 
 import torch
 
@@ -29,11 +30,17 @@ class Epilogue(IntEnum):
 
 
 class Workspace:
-    """Scratch memory of the kernels here, on the current default device of torch."""
+    """Scratch memory of the kernels here on one device."""
 
     def __init__(self, device: torch.device) -> None:
         self.memory = torch.empty(WORKSPACE_FLOATS, dtype=torch.float32, device=device)
         self.counters = torch.zeros(WORKSPACE_COUNTERS, dtype=torch.int32, device=device)
+
+
+@cache
+def shared_workspace(device: torch.device) -> Workspace:
+    """The one workspace of whoever computes on one stream of `device`."""
+    return Workspace(device)
 
 
 def why_no_linear_stream(n: int, k: int, epilogue: Epilogue) -> str | None:

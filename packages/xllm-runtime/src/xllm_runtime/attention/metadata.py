@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -24,3 +24,5 @@ class AttentionMetadata:
     """int32 [S]."""
     max_query_len: int
     """1 when every sequence decodes."""
+    plans: dict[str, object] = field(default_factory=dict)
+    """What a backend worked out for this step, under its name; the first layer leaves it to the others."""

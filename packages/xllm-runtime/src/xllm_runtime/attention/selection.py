@@ -10,6 +10,7 @@ from xllm_runtime.attention.backend import AttentionBackend, AttentionSpec
 
 BACKENDS = {
     "paged_cpu": "xllm_runtime.attention.paged_cpu:PagedCPUAttention",
+    "paged_cuda": "xllm_runtime.attention.paged_cuda:PagedCUDAAttention",
     "sdpa": "xllm_runtime.attention.sdpa:SDPAAttention",
 }
 """Fastest first; the last serves everything."""

@@ -11,6 +11,7 @@ import torch
 
 from xllm_framework.batch import ForwardInput
 from xllm_runtime.attention.metadata import AttentionMetadata
+from xllm_runtime.executor.interface import DecodedRows
 from xllm_runtime.models.interface import CausalLM
 
 
@@ -34,6 +35,10 @@ class EagerExecutor:
         token_ids = self._tensor(forward_input.token_ids).to(torch.int64)
         positions = self._tensor(forward_input.positions).to(torch.int64)
         return self._model.forward(token_ids, positions, attention)
+
+    def decode(self, forward_input: ForwardInput) -> DecodedRows | None:
+        """See `Executor.decode`; there is no faster way here."""
+        return None
 
     def _tensor(self, array: npt.NDArray[np.integer]) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device, non_blocking=True)

@@ -16,18 +16,21 @@ def explain_executors(platform_name: str) -> dict[str, str | None]:
     """Return why each executor cannot serve on a platform (cpu, cuda, npu), fastest first; None where it can."""
     reasons: dict[str, str | None] = {
         "native": "this version of xllm-kernels has no whole-step decoder",
-        "cuda_graph": "this version captures no CUDA graphs",
-        "npu_graph": "this version captures no NPU graphs",
+        "cuda_graph": None if platform_name == "cuda" else "it needs a device of kind cuda",
+        "npu_graph": "this version captures no NPU graphs"
+        if platform_name == "npu"
+        else "it needs a device of kind npu",
     }
-    for name, needed in (("cuda_graph", "cuda"), ("npu_graph", "npu")):
-        if platform_name != needed:
-            reasons[name] = f"it needs a device of kind {needed}"
     return reasons | {"eager": None}
 
 
-def select_executor(model: CausalLM, platform: Platform) -> Executor:
-    """Return the fastest executor that can run `model` on `platform`."""
+def select_executor(model: CausalLM, platform: Platform, max_num_seqs: int) -> Executor:
+    """Return the fastest executor that can run `model` on `platform`, `max_num_seqs` sequences a step at most."""
     for name, reason in explain_executors(platform.name).items():
         if reason is not None:
             logger.debug("Executor %s is not taken: %s.", name, reason)
+        elif name == "cuda_graph":
+            from xllm_runtime.executor.cuda_graph import CUDAGraphExecutor
+
+            return CUDAGraphExecutor(model, platform.device, max_num_seqs)
     return EagerExecutor(model, platform.device)

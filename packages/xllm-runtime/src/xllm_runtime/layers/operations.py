@@ -1,15 +1,16 @@
 """The small operations that layers share, behind one protocol, and the choice of who computes them.
 
-Chosen once when a model is built: the kernels of xllm-kernels on CPU, torch everywhere else. Knows nothing of layers.
+Chosen once when a model is built: the kernels of xllm-kernels where they serve, torch everywhere else. Knows nothing of layers.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Protocol, cast
 
 import torch
 
-KERNEL_DTYPES = (torch.float32, torch.bfloat16)
+KERNEL_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16,)}
 KERNEL_NAMES = ("rms_norm", "add_rms_norm", "rotary_embedding", "silu_and_mul")
 
 
@@ -38,18 +39,16 @@ class Operations(Protocol):
 
 def select_operations(dtype: torch.dtype, device: torch.device, name: str = "auto") -> Operations:
     """Return the kernels where they serve `dtype` on `device`, else torch; `name` "torch" forces torch."""
-    if name == "auto" and device.type == "cpu" and dtype in KERNEL_DTYPES and _has_kernels():
-        from xllm_kernels import ops
-
-        return cast("Operations", ops)
-    from xllm_runtime.layers import torch_operations
-
-    return cast("Operations", torch_operations)
+    if name == "auto" and dtype in KERNEL_DTYPES.get(device.type, ()) and _has_kernels(device):
+        if device.type == "cuda":
+            return cast("Operations", import_module("xllm_kernels.cuda.ops"))
+        return cast("Operations", import_module("xllm_kernels.ops"))
+    return cast("Operations", import_module("xllm_runtime.layers.torch_operations"))
 
 
-def _has_kernels() -> bool:
+def _has_kernels(device: torch.device) -> bool:
     try:
         from xllm_kernels import explain
     except ImportError:
         return False
-    return not any(explain(name, "cpu") for name in KERNEL_NAMES)
+    return not any(explain(name, str(device)) for name in KERNEL_NAMES)

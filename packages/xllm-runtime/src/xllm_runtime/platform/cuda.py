@@ -29,6 +29,7 @@ class CUDAPlatform:
 
     def __init__(self, index: int = 0) -> None:
         self.device = torch.device("cuda", index)
+        torch.cuda.set_device(self.device)  # kernels start on the current device
 
     def default_dtype(self, checkpoint_dtype: torch.dtype) -> torch.dtype:
         """Return the checkpoint's type, except float16 in place of bfloat16 on GPUs without it."""

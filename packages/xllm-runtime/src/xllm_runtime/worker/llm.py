@@ -13,14 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from xllm_framework.batch import ForwardInput, ForwardOutput
+from xllm_framework.batch import ForwardInput, ForwardOutput, SamplingRows
 from xllm_framework.config import XLLMConfig
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
+from xllm_runtime.executor.interface import DecodedRows
 from xllm_runtime.executor.selection import select_executor
 from xllm_runtime.models.registry import select_model
 from xllm_runtime.platform import select_platform
 from xllm_runtime.sampling import LogprobRows, prompt_logprobs, sample
+from xllm_runtime.sampling.most_probable import most_probable_output, takes_most_probable
 from xllm_runtime.worker.kv_cache import CacheDemand, allocate, block_bytes, num_blocks_that_fit
 from xllm_runtime.worker.loading import load_model, select_dtype
 
@@ -40,7 +42,7 @@ class LLMWorker:
         choice = select_model(args, config.model)
         dtype = select_dtype(config.model, args, self._platform)
         self._model = load_model(choice, files, args, config.load, dtype, self._platform.device)
-        self._executor = select_executor(self._model, self._platform)
+        self._executor = select_executor(self._model, self._platform, config.scheduler.max_num_seqs)
         self._demand = CacheDemand(max_model_len(config, args, sys.maxsize), config.scheduler.max_num_seqs)
         self.model_impl = choice.model_impl
         self.device = str(self._platform.device)
@@ -64,6 +66,9 @@ class LLMWorker:
         hidden = self._executor.forward(forward_input)
         logits = self._model.compute_logits(hidden[self._to_device(forward_input.sample_rows)])
         output = sample(logits, forward_input.sampling)
+        decoded = self._executor.decode(forward_input)
+        if decoded is not None:
+            return self._output(decoded, forward_input.sampling)
         if forward_input.prompt_logprobs:
             output.prompt_logprobs = {**self._prompt_logprobs(forward_input, hidden)}
         return output
@@ -71,6 +76,12 @@ class LLMWorker:
     def _prompt_logprobs(self, forward_input: ForwardInput, hidden: torch.Tensor) -> dict[int, LogprobRows]:
         """Return the log-probabilities of the prompt tokens that were asked for, by scheduled sequence."""
         found = {}
+    @staticmethod
+    def _output(decoded: DecodedRows, rows: SamplingRows) -> ForwardOutput:
+        if takes_most_probable(rows):
+            return most_probable_output(*decoded.most_probable())
+        return sample(decoded.logits(), rows)
+
         for index, num_top, token_ids in forward_input.prompt_logprobs:
             rows = hidden[forward_input.query_start[index] :][: len(token_ids)]
             targets = self._to_device(token_ids.astype(np.int64))

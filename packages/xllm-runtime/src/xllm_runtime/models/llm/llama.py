@@ -73,6 +73,13 @@ class LlamaAttention(nn.Module):
         self._attention = select_attention(spec, blueprint.attention_backend)
         self._kv_cache: tuple[torch.Tensor, torch.Tensor] | None = None
 
+    @property
+    def kv_cache(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(K, V) of this layer, each [num_blocks, block_size, num_kv_heads, head_dim]."""
+        if self._kv_cache is None:
+            raise RuntimeError("bind_kv_cache must come before forward")
+        return self._kv_cache
+
     def bind_kv_cache(self, kv_cache: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Use (K, V), each [num_blocks, block_size, num_kv_heads, head_dim], from now on."""
         self._kv_cache = kv_cache
@@ -86,9 +93,7 @@ class LlamaAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
         self.rotary(positions, query, key)
-        if self._kv_cache is None:
-            raise RuntimeError("bind_kv_cache must come before forward")
-        attended = self._attention.forward(query, key, value, self._kv_cache, attention)
+        attended = self._attention.forward(query, key, value, self.kv_cache, attention)
         output: torch.Tensor = self.o_proj(attended.flatten(1))
         return output
 
@@ -192,7 +197,7 @@ class LlamaForCausalLM(nn.Module):
 
     def bind_kv_cache(self, caches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """See `CausalLM.bind_kv_cache`."""
-        for layer, kv_cache in zip(self._decoder_layers(), caches, strict=True):
+        for layer, kv_cache in zip(self.decoder_layers(), caches, strict=True):
             layer.self_attn.bind_kv_cache(kv_cache)
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
@@ -206,19 +211,24 @@ class LlamaForCausalLM(nn.Module):
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """See `CausalLM.compute_logits`."""
-        head = self.embed_tokens if self.lm_head is None else self.lm_head
-        return F.linear(hidden, head.weight).float()
+        return F.linear(hidden, self.head.weight).float()
+
+    @property
+    def head(self) -> Embedding:
+        """What turns hidden states into logits; the embedding itself where both are tied."""
+        return self.embed_tokens if self.lm_head is None else self.lm_head
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `CausalLM.load_weights`; tensors of the right dtype and device are kept, not copied."""
         fill_targets(self._weight_targets(), weights, self._is_ignored)
 
-    def _decoder_layers(self) -> list[LlamaDecoderLayer]:
+    def decoder_layers(self) -> list[LlamaDecoderLayer]:
+        """Return the layers in order."""
         return cast("list[LlamaDecoderLayer]", list(self.layers))
 
     def _weight_targets(self) -> WeightTargets:
         yield from self.embed_tokens.weight_targets("model.embed_tokens")
-        for index, layer in enumerate(self._decoder_layers()):
+        for index, layer in enumerate(self.decoder_layers()):
             yield from layer.weight_targets(f"model.layers.{index}")
         yield from self.norm.weight_targets("model.norm")
         if self.lm_head is not None:

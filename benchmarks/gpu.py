@@ -1,0 +1,227 @@
+"""Times decode steps and prefills of one GPU beside what its memory allows, and prints one table.
+
+    python benchmarks/gpu.py [--model qwen3-8b] [--rows 1x1024,8x1024] [--prefill 1x1024,8x1024] [--check]
+
+Random weights of public shapes, KV of random numbers, random tokens, greedy. A decode figure is the median time of
+`LLMWorker.execute`, from arrays on the host to token ids on the host; `device` is its part on the GPU. The floor is the time in
+which the weights and the KV pass at 4.3 TB/s, what a large copy reaches on an H200. `--check` fails where a goal is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from xllm_framework.batch import ForwardInput, SamplingRows
+from xllm_framework.config import XLLMConfig
+from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.worker.llm import LLMWorker
+
+BYTES_A_SECOND = 4.3e12
+BLOCK_SIZE = 16
+QWEN3 = {
+    "architecture": "Qwen3ForCausalLM",
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "num_kv_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1e6,
+    "has_qk_norm": True,
+    "dtype": "bfloat16",
+}
+MODELS = {
+    "qwen3-0.6b": ModelArgs(
+        hidden_size=1024, intermediate_size=3072, num_layers=28, num_heads=16, has_tied_embeddings=True, **QWEN3
+    ),
+    "qwen3-8b": ModelArgs(hidden_size=4096, intermediate_size=12288, num_layers=36, num_heads=32, **QWEN3),
+}
+GOALS_MS = {
+    ("qwen3-8b", 1, 1024): 4.1,
+    ("qwen3-8b", 8, 1024): 4.5,
+    ("qwen3-8b", 32, 1024): 5.5,
+    ("qwen3-8b", 128, 1024): 9.8,
+    ("qwen3-8b", 256, 1024): 16.0,
+    ("qwen3-8b", 32, 8192): 13.7,
+    ("qwen3-0.6b", 1, 1024): 0.8,
+    ("qwen3-0.6b", 32, 1024): 1.7,
+    ("qwen3-0.6b", 256, 1024): 8.6,
+}
+"""Decode steps, by (model, sequences, context)."""
+PREFILL_GOALS = {
+    ("qwen3-8b", 1, 1024): 26.0,
+    ("qwen3-8b", 8, 1024): 8192 / 47.3,
+    ("qwen3-0.6b", 16, 1024): 16384 / 456.0,
+}
+"""Prefills in ms, by (model, prompts, tokens each)."""
+
+
+@dataclass
+class Line:
+    """One line of the table; times in ms."""
+
+    what: str
+    model: str
+    shape: str
+    floor_ms: float
+    ms: float
+    device_ms: float
+    goal_ms: float | None
+
+    def __str__(self) -> str:
+        goal = "" if self.goal_ms is None else f"{self.goal_ms:8.2f} {'ok' if self.ms <= self.goal_ms else 'MISSED'}"
+        share = f"{self.floor_ms / self.ms:6.1%}" if self.floor_ms else "      "
+        return f"{self.what:8} {self.model:12} {self.shape:>10} {self.floor_ms:8.2f} {self.ms:8.3f} {self.device_ms:8.3f} {share} {goal}"
+
+
+class Bench:
+    """One model on the GPU, with a cache for `max_tokens` tokens of random KV."""
+
+    def __init__(self, name: str, max_tokens: int, max_num_seqs: int) -> None:
+        start = time.perf_counter()
+        self.name, self.args = name, MODELS[name]
+        self.num_blocks = max_tokens // BLOCK_SIZE + 1
+        options = {
+            "device": "cuda",
+            "load_format": "dummy",
+            "num_blocks": self.num_blocks,
+            "max_num_seqs": max_num_seqs,
+        }
+        self.worker = LLMWorker(XLLMConfig.from_flat(options), ModelFiles(Path(), "hf", name), self.args)
+        self.worker.allocate_kv_cache(self.num_blocks, BLOCK_SIZE)
+        self.worker.execute(self.step(1, 1, 1))
+        torch.cuda.synchronize()
+        self.startup_s = time.perf_counter() - start
+        for layer in self.worker._model.decoder_layers():  # type: ignore[attr-defined]
+            for cache in layer.self_attn.kv_cache:
+                cache.normal_()
+
+    def step(self, num_sequences: int, num_new: int, context: int) -> ForwardInput:
+        """`num_sequences` sequences of `context` tokens, the last `num_new` of which are new, in scattered blocks."""
+        random = np.random.default_rng(0)
+        width = -(-context // BLOCK_SIZE)
+        blocks = random.permutation(np.arange(1, self.num_blocks))[: num_sequences * width]
+        tables = blocks.reshape(num_sequences, width).astype(np.int32)
+        new = np.arange(context - num_new, context)
+        slots = tables[:, new // BLOCK_SIZE].astype(np.int64) * BLOCK_SIZE + new % BLOCK_SIZE
+        query_start = (np.arange(num_sequences + 1) * num_new).astype(np.int32)
+        return ForwardInput(
+            token_ids=random.integers(1000, 150000, num_sequences * num_new).astype(np.int32),
+            positions=np.tile(new, num_sequences).astype(np.int32),
+            slot_mapping=slots.ravel(),
+            query_start=query_start,
+            seq_lens=np.full(num_sequences, context, np.int32),
+            block_tables=tables,
+            sample_rows=query_start[1:].astype(np.int64) - 1,
+            sampling=greedy(num_sequences),
+            max_query_len=num_new,
+        )
+
+    def decode(self, num_sequences: int, context: int) -> Line:
+        """Time a decode step."""
+        step = self.step(num_sequences, 1, context)
+        ms, device_ms = timed(lambda: self.worker.execute(step), 30)
+        floor = (self.weight_bytes + self.kv_bytes(num_sequences * context)) / BYTES_A_SECOND * 1e3
+        goal = GOALS_MS.get((self.name, num_sequences, context))
+        return Line("decode", self.name, f"{num_sequences}x{context}", floor, ms, device_ms, goal)
+
+    def prefill(self, num_sequences: int, num_tokens: int) -> Line:
+        """Time a step that computes whole prompts."""
+        step = self.step(num_sequences, num_tokens, num_tokens)
+        ms, device_ms = timed(lambda: self.worker.execute(step), 5)
+        goal = PREFILL_GOALS.get((self.name, num_sequences, num_tokens))
+        return Line("prefill", self.name, f"{num_sequences}x{num_tokens}", 0.0, ms, device_ms, goal)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What a decode step reads of the weights."""
+        model = self.worker._model
+        total = sum(parameter.nbytes for parameter in model.parameters())  # type: ignore[attr-defined]
+        return total if self.args.has_tied_embeddings else total - model.embed_tokens.weight.nbytes  # type: ignore[attr-defined,no-any-return]
+
+    def kv_bytes(self, num_tokens: int) -> int:
+        """KV of `num_tokens` tokens."""
+        return num_tokens * sum(shape.num_bytes_per_token for shape in self.worker._model.kv_cache_shapes())
+
+
+def greedy(num_rows: int) -> SamplingRows:
+    """Rows that take their most probable token."""
+    zeros, ones = np.zeros(num_rows, np.float32), np.ones(num_rows, np.float32)
+    return SamplingRows(
+        temperature=zeros,
+        top_p=ones,
+        top_k=zeros.astype(np.int32),
+        min_p=zeros,
+        seed=zeros.astype(np.uint64),
+        step=zeros.astype(np.int64),
+        num_logprobs=np.full(num_rows, -1, np.int32),
+        presence_penalty=zeros,
+        frequency_penalty=zeros,
+        repetition_penalty=ones,
+    )
+
+
+def timed(call: Callable[[], object], repeats: int) -> tuple[float, float]:
+    """Median (time of a call, time on the device) in ms, after three calls that do not count."""
+    for _ in range(3):
+        call()
+    walls, devices = [], []
+    for _ in range(repeats):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        walls.append((time.perf_counter() - start) * 1e3)
+        devices.append(begin.elapsed_time(end))
+    return statistics.median(walls), statistics.median(devices)
+
+
+def shapes(text: str) -> list[tuple[int, int]]:
+    """Parse 1x1024,8x1024."""
+    return [(int(a), int(b)) for a, _, b in (item.partition("x") for item in text.split(",") if item)]
+
+
+def main() -> int:
+    """Print the table; with --check return 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=[*MODELS, "all"], default="all")
+    parser.add_argument("--rows", default="", help="decode steps, sequences x context; default: those with goals")
+    parser.add_argument(
+        "--prefill", default="", help="prefills, prompts x tokens; default: those with goals, - for none"
+    )
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    print(torch.cuda.get_device_name(), torch.__version__)
+    print("what     model             shape floor ms       ms   device  share  goal ms", flush=True)
+    lines: list[Line] = []
+    for name in MODELS if options.model == "all" else [options.model]:
+        rows = shapes(options.rows) or [key[1:] for key in GOALS_MS if key[0] == name]
+        default = [key[1:] for key in PREFILL_GOALS if key[0] == name]
+        prefills = [] if options.prefill == "-" else shapes(options.prefill) or default
+        tokens = [-(-context // BLOCK_SIZE) * BLOCK_SIZE * sequences for sequences, context in rows + prefills]
+        bench = Bench(name, max(tokens), max(sequences for sequences, _ in rows))
+        print(f"startup  {name:12} {bench.startup_s:.2f} s until the first step was done", flush=True)
+        for measure, cases in ((bench.decode, rows), (bench.prefill, prefills)):
+            for case in cases:
+                lines.append(measure(*case))
+                print(lines[-1], flush=True)
+        del bench, measure
+        torch.cuda.empty_cache()
+    missed = [line for line in lines if line.goal_ms is not None and line.ms > line.goal_ms]
+    print(f"{len(missed)} goals missed")
+    return 1 if options.check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

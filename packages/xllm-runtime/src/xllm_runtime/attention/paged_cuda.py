@@ -1,0 +1,231 @@
+"""Attention on a GPU: single tokens by xllm-kernels straight on the paged cache, prompts by the FlashAttention in torch.
+
+A step's sequences are told apart once, by the first layer. Prompts whose KV was not all computed in this step are gathered from
+the cache, which moves 2 x context tokens once, little beside the products of a chunk. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+
+from xllm_runtime.attention.backend import AttentionSpec
+from xllm_runtime.attention.metadata import AttentionMetadata
+
+BLOCK_SIZE_STEP = 16
+"""Blocks of other sizes than multiples of this are gathered for single tokens, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """The sequences of a step that bring one token."""
+
+    rows: torch.Tensor
+    """int64 [B], rows of [0, T)."""
+    block_tables: torch.Tensor
+    seq_lens: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillRows:
+    """The sequences of a step that bring several tokens: Q in all, over K keys."""
+
+    rows: torch.Tensor | None
+    """int64 [Q], rows of [0, T); None for all."""
+    query_start: torch.Tensor
+    """int32 [S + 1]"""
+    key_start: torch.Tensor
+    """int32 [S + 1]"""
+    max_query_len: int
+    max_key_len: int
+    slots: torch.Tensor | None
+    """int64 [K], where the keys lie in the cache; None when they are this step's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Who is attended by what."""
+
+    decodes: DecodeRows | None
+    prefills: PrefillRows | None
+
+
+class PagedCUDAAttention:
+    """`AttentionBackend` on `xllm_kernels.cuda` and torch's `_flash_attention_forward`."""
+
+    name: ClassVar[str] = "paged_cuda"
+
+    def __init__(self, spec: AttentionSpec) -> None:
+        from xllm_kernels.cuda import decode, ops
+
+        self._scale = spec.scale
+        self._write_kv = ops.write_kv
+        self._decode_attention = decode.decode_attention
+        self._workspace = decode.shared_workspace(spec.device)
+
+    @classmethod
+    def explain(cls, spec: AttentionSpec) -> list[str]:
+        """See `AttentionBackend.explain`."""
+        if spec.device.type != "cuda":
+            return [f"runs on a CUDA GPU, not on {spec.device}"]
+        reasons = []
+        if spec.dtype != torch.bfloat16:
+            reasons.append(f"computes in bfloat16, not in {str(spec.dtype).removeprefix('torch.')}")
+        if spec.softcap:
+            reasons.append("has no soft cap of scores")
+        if spec.sliding_window:
+            reasons.append("has no sliding window")
+        return reasons + _missing_kernels(spec)
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, torch.Tensor],
+        metadata: AttentionMetadata,
+    ) -> torch.Tensor:
+        """See `AttentionBackend.forward`."""
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        block_size = kv_cache[0].shape[1]
+        if metadata.max_query_len == 1 and block_size % BLOCK_SIZE_STEP == 0:
+            tables, lengths = metadata.block_tables, metadata.seq_lens
+            self._decode(query, key, value, kv_cache, DecodeRows(metadata.slot_mapping, tables, lengths), output)
+            return output
+        plan = metadata.plans.get(self.name)
+        if not isinstance(plan, StepPlan):
+            plan = metadata.plans[self.name] = plan_step(metadata, block_size)
+        self._write_kv(key, value, *kv_cache, metadata.slot_mapping)
+        if plan.prefills is not None:
+            attended = self._prefill(query, key, value, kv_cache, plan.prefills)
+            if plan.prefills.rows is None:
+                return attended
+            output.index_copy_(0, plan.prefills.rows, attended)
+        if plan.decodes is not None:
+            rows = plan.decodes.rows
+            single = torch.empty((len(rows), *query.shape[1:]), dtype=query.dtype, device=query.device)
+            self._decode(query[rows], key[rows], value[rows], kv_cache, plan.decodes, single)
+            output.index_copy_(0, rows, single)
+        return output
+
+    def _decode(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, torch.Tensor],
+        decodes: DecodeRows,
+        output: torch.Tensor,
+    ) -> None:
+        """One token a sequence; writes its KV."""
+        if key.stride(0) != value.stride(0):
+            key, value = key.contiguous(), value.contiguous()
+        self._decode_attention(
+            query,
+            key,
+            value,
+            kv_cache,
+            decodes.block_tables,
+            decodes.seq_lens,
+            self._workspace,
+            out=output,
+            scale=self._scale,
+            max_seq_len=decodes.block_tables.shape[1] * kv_cache[0].shape[1],
+        )
+
+    def _prefill(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, torch.Tensor],
+        prefills: PrefillRows,
+    ) -> torch.Tensor:
+        """Several tokens a sequence: [Q, Hq, D] of them."""
+        if prefills.rows is not None:
+            query = query[prefills.rows]
+        if prefills.slots is not None:
+            key, value = (cache.flatten(0, 1).index_select(0, prefills.slots) for cache in kv_cache)
+        attended: torch.Tensor = torch.ops.aten._flash_attention_forward(
+            query,
+            key,
+            value,
+            prefills.query_start,
+            prefills.key_start,
+            prefills.max_query_len,
+            prefills.max_key_len,
+            0.0,
+            True,
+            False,
+            scale=self._scale,
+        )[0]
+        return attended
+
+
+def plan_step(metadata: AttentionMetadata, block_size: int) -> StepPlan:
+    """Tell decodes from prefills; waits for the device once, as lengths are read."""
+    starts, lengths = metadata.query_start.tolist(), metadata.seq_lens.tolist()
+    query_lens = [end - start for start, end in pairwise(starts)]
+    decodable = 1 if block_size % BLOCK_SIZE_STEP == 0 else 0
+    decoding = [row for row, length in enumerate(query_lens) if 0 < length <= decodable]
+    prefilling = [row for row, length in enumerate(query_lens) if length > decodable]
+    device = metadata.seq_lens.device
+    decodes = None
+    if decoding:
+        index = _tensor(decoding, torch.int64, device)
+        rows = _tensor([starts[row] for row in decoding], torch.int64, device)
+        decodes = DecodeRows(rows, metadata.block_tables[index], metadata.seq_lens[index])
+    prefills = None
+    if prefilling:
+        rows = _tensor(
+            [token for row in prefilling for token in range(starts[row], starts[row + 1])], torch.int64, device
+        )
+        keys = [lengths[row] for row in prefilling]
+        queries = [query_lens[row] for row in prefilling]
+        slots = None
+        if decoding or keys != queries:
+            slots = torch.cat([_slots(metadata.block_tables[row], lengths[row], block_size) for row in prefilling])
+        prefills = PrefillRows(
+            rows=rows if decoding else None,
+            query_start=_starts(queries, device),
+            key_start=_starts(keys, device),
+            max_query_len=max(queries),
+            max_key_len=max(keys),
+            slots=slots,
+        )
+    return StepPlan(decodes, prefills)
+
+
+def _slots(block_table: torch.Tensor, num_tokens: int, block_size: int) -> torch.Tensor:
+    """int64 [num_tokens]: where the tokens of one sequence lie."""
+    positions = torch.arange(num_tokens, device=block_table.device)
+    return block_table[positions // block_size].long() * block_size + positions % block_size
+
+
+def _starts(lengths: list[int], device: torch.device) -> torch.Tensor:
+    total, starts = 0, [0]
+    for length in lengths:
+        total += length
+        starts.append(total)
+    return _tensor(starts, torch.int32, device)
+
+
+def _tensor(values: list[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype, device="cpu").to(device)
+
+
+def _missing_kernels(spec: AttentionSpec) -> list[str]:
+    try:
+        from xllm_kernels import explain
+    except ImportError as error:
+        return [f"xllm-kernels cannot be imported: {error}"]
+    missing = [*explain("write_kv", str(spec.device)), *explain("decode_attention", str(spec.device))]
+    if missing:
+        return list(dict.fromkeys(missing))
+    from xllm_kernels.cuda.decode import why_no_decode_attention
+
+    reason = why_no_decode_attention(spec.num_heads, spec.num_kv_heads, spec.head_dim, BLOCK_SIZE_STEP)
+    return [reason] if reason else []

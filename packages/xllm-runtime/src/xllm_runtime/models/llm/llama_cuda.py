@@ -1,0 +1,199 @@
+"""A decode step of the Llama family on a GPU, from token ids to the most probable tokens, in as few kernels as there are.
+
+Up to 8 rows, five kernels a layer, each reading its weights or its KV at memory speed:
+
+    qkv = norm(hidden) W_qkv        attended = attention(norm, rotate, write KV)      hidden += attended W_o
+    gated = silu_and_mul(norm(hidden) W_gate_up)                                      hidden += gated W_down
+
+More rows multiply in cuBLAS, eight kernels a layer. Every tensor that outlives a call is the caller's, nothing waits
+for the device, nothing is read back: a call can be captured in a CUDA graph. Knows nothing of graphs, batches or sampling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from xllm_runtime.layers.linear import Linear
+from xllm_runtime.models.interface import CausalLM
+from xllm_runtime.models.llm.llama import LlamaDecoderLayer, LlamaForCausalLM
+
+if TYPE_CHECKING:
+    from xllm_kernels.cuda.decode import Epilogue
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeRows:
+    """B sequences, each with one new token, and where the results go; tensors on the GPU."""
+
+    token_ids: torch.Tensor
+    """int32 [B]"""
+    seq_lens: torch.Tensor
+    """int32 [B], tokens with the new one; 0 for unused rows."""
+    block_tables: torch.Tensor
+    """int32 [B, W]"""
+    logits: torch.Tensor
+    """bfloat16 [B, V]"""
+    best_ids: torch.Tensor
+    """int32 [B], the most probable tokens."""
+    best: torch.Tensor
+    """float32 [B], their logits."""
+
+
+def why_no_decode_step(model: CausalLM, block_size: int) -> list[str]:
+    """Return every reason why `LlamaDecodeStep` cannot compute `model` over blocks of `block_size`; empty when it can."""
+    if not isinstance(model, LlamaForCausalLM):
+        return [f"{type(model).__name__} has no fused decode step"]
+    weight = model.embed_tokens.weight
+    if weight.device.type != "cuda":
+        return [f"the model is on {weight.device}"]
+    from xllm_kernels import explain
+
+    missing = explain("decode_attention", str(weight.device))
+    if missing:
+        return missing
+    return _reasons_against(model, block_size)
+
+
+def _reasons_against(model: LlamaForCausalLM, block_size: int) -> list[str]:
+    from xllm_kernels.cuda.decode import why_no_decode_attention
+
+    args, reasons = model.args, []
+    if model.embed_tokens.weight.dtype != torch.bfloat16:
+        reasons.append("only bfloat16 has a fused decode step")
+    if args.has_mlp_bias:
+        reasons.append("its feed-forward network has biases")
+    if args.sliding_window and args.sliding_window_layers:
+        reasons.append("some of its layers have sliding windows")
+    reason = why_no_decode_attention(args.num_heads, args.num_kv_heads, args.head_dim, block_size)
+    if reason is not None:
+        reasons.append(reason)
+    sizes = (args.hidden_size, args.intermediate_size, args.vocab_size)
+    if any(size % 8 for size in sizes):
+        reasons.append(f"the hidden, intermediate and vocabulary sizes {sizes} are not all multiples of 8")
+    return reasons
+
+
+class LlamaDecodeStep:
+    """Computes decode steps of `model`, whose KV cache is bound; only constructed when `why_no_decode_step` is empty."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        from xllm_kernels.cuda import decode, ops
+
+        self._model = model
+        self._layers = model.decoder_layers()
+        self._ops = ops
+        self._decode = decode
+        self._workspace = decode.shared_workspace(model.embed_tokens.weight.device)
+        self._streams = self._can_stream()
+
+    @torch.inference_mode()
+    def __call__(self, rows: DecodeRows, max_seq_len: int) -> None:
+        """Write KV of the new tokens, logits, the most probable tokens. `max_seq_len` bounds seq_lens."""
+        hidden = F.embedding(rows.token_ids, self._model.embed_tokens.weight)
+        if self._streams and len(hidden) <= self._decode.LINEAR_STREAM_MAX_BATCH:
+            self._run_streamed(hidden, rows, max_seq_len)
+        else:
+            self._run_batched(hidden, rows, max_seq_len)
+        self._decode.argmax(rows.logits, self._workspace, token_ids=rows.best_ids, best=rows.best)
+
+    def _can_stream(self) -> bool:
+        """Whether every product of a layer has a streaming kernel."""
+        layer, kinds = self._layers[0], self._decode.Epilogue
+        products = (
+            (layer.self_attn.qkv_proj.weight, kinds.NONE),
+            (layer.self_attn.o_proj.weight, kinds.ADD_RESIDUAL),
+            (layer.mlp.gate_up_proj.weight, kinds.SILU_AND_MUL),
+            (layer.mlp.down_proj.weight, kinds.ADD_RESIDUAL),
+            (self._model.head.weight, kinds.NONE),
+        )
+        return not any(
+            self._decode.why_no_linear_stream(weight.shape[0], weight.shape[1], kind) for weight, kind in products
+        )
+
+    def _run_streamed(self, hidden: torch.Tensor, rows: DecodeRows, max_seq_len: int) -> None:
+        args, kinds = self._model.args, self._decode.Epilogue
+        eps, num_rows = args.rms_norm_eps, len(hidden)
+        qkv = hidden.new_empty(num_rows, (args.num_heads + 2 * args.num_kv_heads) * args.head_dim)
+        attended = hidden.new_empty(num_rows, args.num_heads * args.head_dim)
+        gated = hidden.new_empty(num_rows, args.intermediate_size)
+        for layer in self._layers:
+            attention, mlp = layer.self_attn, layer.mlp
+            self._linear(hidden, attention.qkv_proj, qkv, kinds.NONE, layer.input_layernorm.weight, eps)
+            self._attend(layer, qkv, attended, rows, max_seq_len)
+            self._linear(attended, attention.o_proj, hidden, kinds.ADD_RESIDUAL)
+            self._linear(
+                hidden, mlp.gate_up_proj, gated, kinds.SILU_AND_MUL, layer.post_attention_layernorm.weight, eps
+            )
+            self._linear(gated, mlp.down_proj, hidden, kinds.ADD_RESIDUAL)
+        self._decode.linear_stream(
+            hidden,
+            self._model.head.weight,
+            self._workspace,
+            out=rows.logits,
+            epilogue=kinds.NONE,
+            norm_weight=self._model.norm.weight,
+            eps=eps,
+        )
+
+    def _run_batched(self, hidden: torch.Tensor, rows: DecodeRows, max_seq_len: int) -> None:
+        args, ops = self._model.args, self._ops
+        eps = args.rms_norm_eps
+        attended = hidden.new_empty(len(hidden), args.num_heads * args.head_dim)
+        gated = hidden.new_empty(len(hidden), args.intermediate_size)
+        residual = hidden
+        x = ops.rms_norm(hidden, self._layers[0].input_layernorm.weight, eps)
+        next_norms = [layer.input_layernorm.weight for layer in self._layers[1:]] + [self._model.norm.weight]
+        for layer, next_norm in zip(self._layers, next_norms, strict=True):
+            self._attend(layer, layer.self_attn.qkv_proj(x), attended, rows, max_seq_len)
+            x = ops.add_rms_norm(layer.self_attn.o_proj(attended), residual, layer.post_attention_layernorm.weight, eps)
+            ops.silu_and_mul(layer.mlp.gate_up_proj(x), gated)
+            x = ops.add_rms_norm(layer.mlp.down_proj(gated), residual, next_norm, eps)
+        torch.mm(x, self._model.head.weight.t(), out=rows.logits)
+
+    def _linear(
+        self,
+        x: torch.Tensor,
+        linear: Linear,
+        out: torch.Tensor,
+        epilogue: Epilogue,
+        norm_weight: torch.Tensor | None = None,
+        eps: float = 0.0,
+    ) -> None:
+        self._decode.linear_stream(
+            x,
+            linear.weight,
+            self._workspace,
+            out=out,
+            epilogue=epilogue,
+            norm_weight=norm_weight,
+            bias=linear.bias,
+            eps=eps,
+        )
+
+    def _attend(
+        self, layer: LlamaDecoderLayer, qkv: torch.Tensor, out: torch.Tensor, rows: DecodeRows, max_seq_len: int
+    ) -> None:
+        """[B, (Hq + 2 Hk) D] -> out [B, Hq D]."""
+        args, attention = self._model.args, layer.self_attn
+        heads = qkv.view(len(qkv), -1, args.head_dim)
+        key_start, value_start = args.num_heads, args.num_heads + args.num_kv_heads
+        self._decode.decode_attention(
+            heads[:, :key_start],
+            heads[:, key_start:value_start],
+            heads[:, value_start:],
+            attention.kv_cache,
+            rows.block_tables,
+            rows.seq_lens,
+            self._workspace,
+            out=out.view(len(out), -1, args.head_dim),
+            scale=args.head_dim**-0.5,
+            max_seq_len=max_seq_len,
+            cos_sin_cache=self._model.rotary.cos_sin_cache,
+            q_norm=None if attention.q_norm is None else attention.q_norm.weight,
+            k_norm=None if attention.k_norm is None else attention.k_norm.weight,
+            eps=args.rms_norm_eps,
+        )

@@ -1,0 +1,168 @@
+"""Tiny models on the GPU in bfloat16 against the same weights on the CPU in float32, eager and from graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from support.decode_steps import StepMaker
+from xllm_framework.model import ModelArgs
+from xllm_runtime.executor.eager import EagerExecutor
+from xllm_runtime.models.llm.llama import LlamaForCausalLM
+
+pytestmark = pytest.mark.gpu
+NUM_BLOCKS, BLOCK_SIZE, TOLERANCE = 400, 16, 1e-2
+SHAPE = {"num_layers": 2, "max_position_embeddings": 2048, "vocab_size": 512}
+ARGS = {
+    "llama": ModelArgs(
+        architecture="LlamaForCausalLM", model_type="llama", hidden_size=512, intermediate_size=1024, num_heads=8,
+        num_kv_heads=2, head_dim=64, **SHAPE,
+    ),
+    "qwen2": ModelArgs(
+        architecture="Qwen2ForCausalLM", model_type="qwen2", hidden_size=896, intermediate_size=1216, num_heads=14,
+        num_kv_heads=2, head_dim=64, has_qkv_bias=True, has_tied_embeddings=True, **SHAPE,
+    ),
+    "qwen3": ModelArgs(
+        architecture="Qwen3ForCausalLM", model_type="qwen3", hidden_size=1024, intermediate_size=3072, num_heads=16,
+        num_kv_heads=8, head_dim=128, has_qk_norm=True, **SHAPE,
+    ),
+    "odd": ModelArgs(  # no product streams: the hidden size is no multiple of 64
+        architecture="LlamaForCausalLM", model_type="llama", hidden_size=200, intermediate_size=328, num_heads=4,
+        num_kv_heads=4, head_dim=64, **SHAPE,
+    ),
+}  # fmt: skip
+
+
+def build(args: ModelArgs, device: str, dtype: torch.dtype) -> LlamaForCausalLM:
+    with torch.device(device):
+        model = LlamaForCausalLM(args, dtype)
+        model.bind_kv_cache(
+            [
+                tuple(torch.zeros(NUM_BLOCKS, BLOCK_SIZE, s.num_kv_heads, s.head_dim, dtype=s.dtype) for _ in "kv")
+                for s in model.kv_cache_shapes()
+            ]
+        )
+    return model
+
+
+@pytest.fixture(params=ARGS)
+def pair(request):
+    """(model on the GPU, the same on the CPU)."""
+    args = ARGS[request.param]
+    fast, truth = build(args, "cuda", torch.bfloat16), build(args, "cpu", torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    others = dict(truth.named_parameters())
+    for name, parameter in fast.named_parameters():
+        deviation = 1.0 if name.startswith("embed") else 0.02 if parameter.ndim > 1 else 0.2
+        values = torch.randn(parameter.shape, generator=generator) * deviation
+        if parameter.ndim == 1 and not name.endswith("bias"):
+            values += 1
+        parameter.data.copy_(values)
+        others[name].data.copy_(parameter.data)
+    return fast, truth
+
+
+def graph_executor(model: LlamaForCausalLM):
+    from xllm_runtime.executor.cuda_graph import CUDAGraphExecutor
+
+    return CUDAGraphExecutor(model, torch.device("cuda", 0), 64)
+
+
+def logits_of(executor, model, forward_input):
+    with torch.inference_mode():
+        hidden = executor.forward(forward_input)
+        return model.compute_logits(hidden[torch.from_numpy(forward_input.sample_rows).to(hidden.device)]).cpu()
+
+
+def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+@pytest.mark.parametrize("num_sequences", [1, 3, 8, 20])
+def test_prompts_and_decodes(pair, num_sequences):
+    fast, truth = pair
+    random = np.random.default_rng(num_sequences)
+    maker, graphs, plain = (
+        StepMaker(NUM_BLOCKS, BLOCK_SIZE),
+        graph_executor(fast),
+        EagerExecutor(truth, torch.device("cpu")),
+    )
+    lengths = random.integers(1, 150, num_sequences)
+    lengths[0] = 130
+    prompts = maker.step([(i, random.integers(0, 512, n).tolist()) for i, n in enumerate(lengths.tolist())])
+    assert error_of(logits_of(graphs, fast, prompts), logits_of(plain, truth, prompts)) < TOLERANCE
+    for _ in range(3):  # the first is computed eagerly, the others come from the graph
+        step = maker.step([(i, [int(random.integers(0, 512))]) for i in range(num_sequences)])
+        decoded = graphs.decode(step)
+        assert decoded is not None
+        logits = decoded.logits().cpu()
+        token_ids, best = decoded.most_probable()
+        assert error_of(logits, logits_of(plain, truth, step)) < TOLERANCE
+        assert token_ids.tolist() == logits.numpy().argmax(-1).tolist()
+        assert best.tolist() == logits.max(-1).values.tolist()
+        assert error_of(logits_of(graphs, fast, step), logits) < TOLERANCE  # the eager way, on the same KV
+
+
+def test_chunks_beside_decodes(pair):
+    fast, truth = pair
+    random = np.random.default_rng(1)
+    maker, graphs, plain = (
+        StepMaker(NUM_BLOCKS, BLOCK_SIZE),
+        graph_executor(fast),
+        EagerExecutor(truth, torch.device("cpu")),
+    )
+
+    def tokens(count):
+        return random.integers(0, 512, count).tolist()
+
+    for batch in (
+        [(0, tokens(40)), (1, tokens(70))],
+        [(0, tokens(1)), (2, tokens(33)), (1, tokens(25))],
+        [(2, tokens(90)), (0, tokens(1)), (1, tokens(1)), (3, tokens(1))],
+    ):
+        step = maker.step(batch)
+        assert graphs.decode(step) is None
+        assert error_of(logits_of(graphs, fast, step), logits_of(plain, truth, step)) < TOLERANCE
+
+
+@pytest.mark.parametrize("num_sequences", [1, 2, 7, 8, 17, 40])
+def test_a_replayed_graph_gives_the_bits_of_the_eager_step(pair, num_sequences):
+    fast, _ = pair
+    random = np.random.default_rng(2)
+    maker, graphs = StepMaker(NUM_BLOCKS, BLOCK_SIZE), graph_executor(fast)
+    prompts = [
+        (i, random.integers(0, 512, int(n)).tolist()) for i, n in enumerate(random.integers(1, 90, num_sequences))
+    ]
+    logits_of(graphs, fast, maker.step(prompts))
+    step = maker.step([(i, [i]) for i in range(num_sequences)])
+    runs = []
+    for _ in range(4):
+        decoded = graphs.decode(step)
+        assert decoded is not None
+        runs.append((decoded.logits().clone(), decoded.most_probable()[0].tolist()))
+    assert graphs.num_graphs == 1
+    assert all(torch.equal(logits, runs[0][0]) and ids == runs[0][1] for logits, ids in runs[1:])
+
+
+def test_a_worker_on_the_gpu(tmp_path):
+    from xllm_framework.config import XLLMConfig
+    from xllm_framework.model import ModelFiles
+    from xllm_runtime.worker.llm import LLMWorker
+
+    config = XLLMConfig.from_flat({"device": "cuda", "dtype": "bfloat16", "load_format": "dummy", "num_blocks": 64})
+    worker = LLMWorker(config, ModelFiles(tmp_path, "hf", "dummy"), ARGS["qwen3"])
+    assert worker.num_blocks_that_fit(BLOCK_SIZE) == 64
+    worker.allocate_kv_cache(64, BLOCK_SIZE)
+    maker = StepMaker(64, BLOCK_SIZE)
+    prompt = maker.step([(0, [1, 2, 3]), (1, [4, 5])])
+    tokens = worker.execute(prompt).token_ids.tolist()
+    greedy = maker.step([(0, tokens[:1]), (1, tokens[1:])])
+    first, second = worker.execute(greedy).token_ids.tolist(), worker.execute(greedy).token_ids.tolist()
+    assert first == second
+    greedy.sampling.temperature[:] = 0.7
+    greedy.sampling.num_logprobs[:] = 2
+    drawn = worker.execute(greedy)
+    assert drawn.errors is None
+    assert drawn.top_ids is not None
+    assert drawn.top_ids[:, 0].tolist() == first
