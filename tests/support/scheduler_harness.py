@@ -54,7 +54,11 @@ class SchedulerHarness:
         self.stores = [PagedStore(num_blocks + 1, block_size) for _ in range(num_ranks)]
         self.store = self.stores[0]
         self.scheduler = Scheduler(
-            SchedulerConfig(**options), self.ranks, self.stopping, latency=latency, clock=lambda: self.now_s
+            SchedulerConfig(enable_schedule_overlap=is_overlapped, **options),
+            self.ranks,
+            self.stopping,
+            latency=latency,
+            clock=lambda: self.now_s,
         )
         self.requests: dict[str, Request] = {}
         self.tokens: dict[tuple[str, int], list[int]] = defaultdict(list)

@@ -18,14 +18,14 @@ from xllm_framework.request import Sequence, SequenceStatus, StoppingChecker
 
 
 class Assumption(NamedTuple):
-    """What `advance` made of one scheduled sequence."""
+    """One scheduled sequence as it was when its step was planned."""
 
     is_sampled: bool
     """Whether the step yields a token of it."""
     was_prefill: bool
-    """Whether its prompt was not computed before the step."""
+    """Whether the step computes part of its prompt."""
     block_table: list[int]
-    """Its block table then; preemption replaces it."""
+    """Preemption and the end replace it."""
 
     def holds(self, sequence: Sequence) -> bool:
         """Whether the sequence has neither ended nor been preempted since."""
@@ -33,34 +33,45 @@ class Assumption(NamedTuple):
 
 
 class StepAhead:
-    """The step in flight. Without overlap each step is settled before the next is begun, and nothing is ever assumed."""
+    """The step in flight; does nothing unless `is_used`, when two steps may be planned before the first is settled."""
 
-    def __init__(self, stopping: StoppingChecker) -> None:
+    def __init__(self, stopping: StoppingChecker, *, is_used: bool) -> None:
         self._stopping = stopping
-        self._in_flight: BatchGroup | None = None
+        self._is_used = is_used
+        self._planned: BatchGroup | None = None
+        self._planned_assumptions: dict[int, Assumption] = {}
         self._assumptions: dict[int, Assumption] = {}
 
     @property
     def is_ahead(self) -> bool:
-        """Whether the results of a step are assumed, and not here yet."""
+        """Whether the step that is being planned counts on one in flight."""
         return bool(self._assumptions)
 
     def begin(self) -> None:
-        """Before a step is planned: take the one that was begun and is not settled, if any, as done."""
-        if self._in_flight is not None:
-            for batch in self._in_flight.batches:
+        """Before a step is planned: take the one that was planned and is not settled, if any, as done."""
+        if self._planned is not None:
+            self._assumptions, self._planned_assumptions = self._planned_assumptions, {}
+            for batch in self._planned.batches:
                 self._advance(batch)
-            self._in_flight = None
+            self._planned = None
 
     def plan(self, group: BatchGroup) -> None:
         """Remember the step that was planned."""
-        self._in_flight = None if group.is_empty else group
+        if self._is_used and not group.is_empty:
+            self._planned = group
+            self._planned_assumptions = {
+                id(item.sequence): Assumption(
+                    item.is_sampled, item.sequence.status is SequenceStatus.PREFILL, item.sequence.block_table
+                )
+                for batch in group.batches
+                for item in batch.scheduled
+            }
 
     def settle(self) -> dict[int, Assumption]:
-        """When the oldest step's results are here: return what was assumed of it, by id of the sequence; mostly nothing."""
+        """When the oldest step's results are here: return what was assumed of it, by id of the sequence, if anything was."""
         assumptions, self._assumptions = self._assumptions, {}
         if not assumptions:
-            self._in_flight = None
+            self._planned = None
         return assumptions
 
     def rewind(self, group: BatchGroup) -> tuple[BatchGroup, BatchGroup]:
@@ -68,9 +79,9 @@ class StepAhead:
 
         Returns what of `group` is still to be computed, and the dropped step.
         """
-        dropped = self._in_flight or BatchGroup(())
+        dropped = self._planned or BatchGroup(())
         assumptions = self.settle()
-        self._in_flight = None
+        self._planned = None
         if not assumptions:
             return group, BatchGroup(())
         batches = []
@@ -88,16 +99,13 @@ class StepAhead:
         row = 0
         for item in batch.scheduled:
             sequence = item.sequence
-            end = item.start + item.num_scheduled_tokens
-            is_sampled = end == sequence.num_tokens
-            was_prefill = sequence.status is SequenceStatus.PREFILL
-            self._assumptions[id(sequence)] = Assumption(is_sampled, was_prefill, sequence.block_table)
-            if sequence.status is not SequenceStatus.FINISHED:
-                sequence.num_computed_tokens = end
-                if is_sampled and not self._stopping.ends_with_next(sequence, item.request.sampling):
+            assumption = self._assumptions[id(sequence)]
+            if assumption.holds(sequence):
+                sequence.num_computed_tokens = item.start + item.num_scheduled_tokens
+                if assumption.is_sampled and not self._stopping.ends_with_next(sequence, item.request.sampling):
                     sequence.append(-1 - row)
                     sequence.status = SequenceStatus.DECODE
-            row += is_sampled
+            row += assumption.is_sampled
 
 
 def _undo(item: ScheduledSequence, assumption: Assumption) -> None:

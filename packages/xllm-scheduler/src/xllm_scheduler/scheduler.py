@@ -94,7 +94,7 @@ class Scheduler:
         )
         self._results = StepResults(self._blocks, self._lifecycle, stopping, self._stats, clock)
         self._pause = PauseControl(self._lifecycle)
-        self._ahead = StepAhead(stopping)
+        self._ahead = StepAhead(stopping, is_used=config.enable_schedule_overlap)
         self._step = 0
         self._step_start_s = 0.0
 
@@ -124,8 +124,8 @@ class Scheduler:
     def schedule(self) -> BatchGroup:
         """Choose the next step's work and allocate its blocks; the group may be empty.
 
-        Call `update` with it next; or, to plan with one step of lead, `schedule` once more and then `update`, with the
-        groups in turn. A group that is not the first of its kind then counts on the results of the one before it.
+        Call `update` with it next; or, with `enable_schedule_overlap`, `schedule` once more and then `update`, with the
+        groups in turn: each group then counts on the results of the one before it.
         """
         now_s = self._step_start_s = self._clock()
         self._ahead.begin()
