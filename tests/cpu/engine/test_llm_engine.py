@@ -24,9 +24,9 @@ def start(model: str, **options: object) -> LLMEngine:
     return LLMEngine(config, files, load_model_args(files))
 
 
-@pytest.fixture(scope="module")
-def llama() -> LLMEngine:
-    return start(str(tiny_checkpoint("llama")))
+@pytest.fixture(scope="module", params=["native", "python"])
+def llama(request) -> LLMEngine:
+    return start(str(tiny_checkpoint("llama")), model_impl=request.param)
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +71,7 @@ def test_logprobs_are_those_of_the_model(llama, reference):
 @pytest.mark.parametrize("max_elements", [1, 3 * VOCAB_SIZE, 2**21])
 def test_prompt_logprobs_come_with_each_chunk(llama, reference, monkeypatch, max_elements):
     monkeypatch.setattr("xllm_runtime.sampling.slices.MAX_ELEMENTS", max_elements)
+    monkeypatch.setattr("xllm_runtime.worker.native.MAX_LOGITS", max_elements)
     driver = BatchDriver(llama)
     prompt = PROMPTS[2]
     other = driver.request(PROMPTS[0], SamplingParams(temperature=0.0))
@@ -130,7 +131,8 @@ def test_an_idle_step_gives_an_empty_output(llama):
 
 
 def test_tells_what_it_runs(llama):
-    assert (llama.device, llama.dtype, llama.model_impl) == ("cpu", "float32", "python")
+    assert (llama.device, llama.dtype) == ("cpu", "float32")
+    assert start(str(tiny_checkpoint("llama"))).model_impl == "native"
     assert (llama.vocab_size, llama.block_size) == (VOCAB_SIZE, 16)
     assert llama.max_model_len == 256
 

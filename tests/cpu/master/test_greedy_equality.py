@@ -20,7 +20,8 @@ from xllm_framework.model.source import resolve_model
 from xllm_framework.request import SamplingParams
 from xllm_runtime.engine.llm import LLMEngine
 
-MODELS = ["llama", "qwen2", "qwen3"]
+MODELS = ["llama native", "qwen2 native", "qwen3 native", "llama python", "qwen2 python", "qwen3 python"]
+"""Model type and implementation."""
 NUM_TOKENS = 64
 FULL = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
 TIGHT_POOL = {3: 12, 16: 24}
@@ -37,7 +38,7 @@ def prompts() -> list[list[int]]:
 
 
 def cases() -> list:
-    """Return (model, prefix cache, chunk, batch size, tight pool): all of them for llama, every third for the others."""
+    """Return (model, prefix cache, chunk, batch size, tight pool): all of them for llama natively, every third for others."""
     found = []
     for position, model in enumerate(MODELS):
         every = [
@@ -45,15 +46,17 @@ def cases() -> list:
             for enable_prefix_cache, chunk in itertools.product([False, True], [1, 16, 17, 0])
             for batch_size, is_tight in [(1, False), (3, False), (3, True), (16, False), (16, True)]
         ]
-        found += every if position == 0 else every[position::3]
+        found += every if position == 0 else every[position % 3 :: 3]
     return found
 
 
-def reference(folder, batch: list[list[int]]) -> list[list[int]]:
+@functools.cache
+def reference(model_type: str) -> list[list[int]]:
     """Return the greedy tokens by transformers, without any cache; behind a causal mask, padding on the right is inert."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    batch = prompts()
+    model = AutoModelForCausalLM.from_pretrained(tiny_checkpoint(model_type), dtype=torch.float32).eval()
     lengths = torch.tensor([len(prompt) for prompt in batch])
     rows = torch.arange(len(batch))
     token_ids = torch.zeros(len(batch), int(lengths.max()) + NUM_TOKENS, dtype=torch.int64)
@@ -69,12 +72,13 @@ def reference(folder, batch: list[list[int]]) -> list[list[int]]:
 @functools.cache
 def serve(model: str):
     """Return (engine, prompts, reference answers), made once a model."""
-    folder = tiny_checkpoint(model)
-    flat = {"model": str(folder), "device": "cpu", "dtype": "float32", "num_blocks": 200, "threads": 1}
+    model_type, model_impl = model.split()
+    folder = tiny_checkpoint(model_type)
+    flat = {"model": str(folder), "model_impl": model_impl, "device": "cpu", "num_blocks": 200, "threads": 1}
     files = resolve_model(str(folder), LoadConfig())
     engine = LLMEngine(XLLMConfig.from_flat(flat), files, load_model_args(files))
     batch = prompts()
-    return engine, batch, reference(folder, batch)
+    return engine, batch, reference(model_type)
 
 
 @pytest.mark.parametrize(("model", "enable_prefix_cache", "chunk", "batch_size", "is_tight"), cases())
@@ -151,7 +155,7 @@ def test_a_preempted_answer_is_complete(model):
 
 
 def test_a_seeded_request_does_not_see_its_neighbours():
-    engine, batch, _ = serve("llama")
+    engine, batch, _ = serve("llama native")
     seeded = SamplingParams(temperature=1.0, top_p=0.95, seed=0, max_tokens=32, n=2)
     alone = EngineSide(engine, 150, max_model_len=192)
     alone.add("a", batch[4], seeded)

@@ -15,7 +15,7 @@ from support.tiny_checkpoints import tiny_checkpoint
 from xllm_framework.config import ModelConfig
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs, RopeScaling, load_model_args
-from xllm_runtime.models import registry, select_model
+from xllm_runtime.models import select_model, third_party
 from xllm_runtime.models.interface import CausalLM
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
 
@@ -39,15 +39,16 @@ def test_others_fall_to_transformers():
 
 def test_the_option_decides(llama):
     assert select_model(llama, ModelConfig(model_impl="transformers")).model_impl == "transformers"
-    with pytest.raises(UnsupportedModel, match="native: xllm-kernels has no whole-step decoder"):
-        select_model(llama, ModelConfig(model_impl="native"))
+    assert select_model(llama, ModelConfig(model_impl="python", quantization="none")).model_impl == "python"
+    with pytest.raises(UnsupportedModel, match="python: quantization int8 is for the native implementation only"):
+        select_model(llama, ModelConfig(model_impl="python", quantization="int8"))
 
 
 def test_no_fit_prints_every_reason(llama):
     args = dataclasses.replace(llama, architecture="NobodyForCausalLM", model_type="nobody", raw={"auto_map": {}})
     with pytest.raises(UnsupportedModel) as caught:
         select_model(args, ModelConfig())
-    for part in ("'NobodyForCausalLM'", "native: ", "python: only LlamaForCausalLM, ", "transformers: transformers "):
+    for part in ("'NobodyForCausalLM'", "python: only LlamaForCausalLM, ", "transformers: transformers "):
         assert part in caught.value.message
     assert "\n" not in caught.value.message
 
@@ -66,15 +67,15 @@ def test_settings_that_a_model_lacks_are_named(llama):
 
 
 def test_third_parties_come_first(llama, monkeypatch):
-    point = EntryPoint("LlamaForCausalLM", f"{__name__}:ThirdPartyLlama", registry.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    point = EntryPoint("LlamaForCausalLM", f"{__name__}:ThirdPartyLlama", third_party.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(third_party, "entry_points", lambda group: [point])
     choice = select_model(llama, ModelConfig())
     assert isinstance(choice.build(llama, torch.float32), ThirdPartyLlama)
 
 
 def test_a_third_party_that_cannot_be_imported_is_named(llama, monkeypatch):
-    point = EntryPoint("LlamaForCausalLM", "no_such_package.models:Llama", registry.ENTRY_POINT_GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    point = EntryPoint("LlamaForCausalLM", "no_such_package.models:Llama", third_party.ENTRY_POINT_GROUP)
+    monkeypatch.setattr(third_party, "entry_points", lambda group: [point])
     with pytest.raises(UnsupportedModel, match=r"no_such_package\.models:Llama cannot be imported"):
         select_model(llama, ModelConfig(model_impl="python"))
 

@@ -8,7 +8,8 @@ from xllm_framework.errors import InvalidConfig, XLLMError
 from xllm_runtime.models.interface import KVCacheShape
 from xllm_runtime.platform import DeviceMemory
 from xllm_runtime.platform.cpu import CPUPlatform
-from xllm_runtime.worker.kv_cache import CPU_CACHE_BYTES, CacheDemand, allocate, block_bytes, num_blocks_that_fit
+from xllm_runtime.worker.kv_cache import CPU_CACHE_BYTES, CacheDemand, block_bytes, num_blocks_that_fit
+from xllm_runtime.worker.kv_tensors import allocate
 
 GIB = 2**30
 BLOCK_BYTES = 2**20

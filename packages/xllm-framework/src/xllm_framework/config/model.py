@@ -8,6 +8,7 @@ from typing import Literal
 Backend = Literal["auto", "llm", "vlm", "dit", "rec"]
 ModelImpl = Literal["auto", "native", "python", "transformers"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+Quantization = Literal["auto", "none", "bf16", "int8", "int4"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +24,18 @@ class ModelConfig:
     model_impl: ModelImpl = "auto"
     """native (C++ step), python (torch modules), transformers (any causal architecture); auto takes the first that fits."""
     dtype: DType = "auto"
-    """Type of weights and activations; auto takes the checkpoint's where the device computes it fast, else float32."""
+    """Type of weights, activations and KV; auto takes the checkpoint's where the device computes it fast, else float32.
+    On the native implementation auto also leaves quantised weights as they are, with KV in bfloat16."""
+    quantization: Quantization = "auto"
+    """How the native implementation keeps matrices: auto as they come (in `dtype` when that is named), none in `dtype`,
+    bf16, int8, int4 (both symmetric in groups of 32; int4 leaves the embedding and the head at int8)."""
     device: str = "auto"
     """cpu, cuda, cuda:1, npu; auto takes an accelerator when there is one; null computes nothing (host benchmarks)."""
     max_model_len: int = 0
     """Tokens of prompt and output together; 0 takes the model's own limit."""
     chat_template: str = ""
     """File with a Jinja chat template that replaces the model's own. Read at start only, never from a request."""
+    tool_call_parser: str = "auto"
+    """How tool calls are found in an answer (names: docs/reference/parsers.md); auto goes by the chat template, none is off."""
+    reasoning_parser: str = "auto"
+    """How reasoning is told from the answer (names: docs/reference/parsers.md); auto goes by the chat template, none is off."""

@@ -14,15 +14,7 @@ from xllm_framework.errors import XLLMError
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
 from xllm_runtime.executor.warm_up import warm_up_input
-from xllm_runtime.platform import NULL_DEVICE
-from xllm_runtime.worker import (
-    LLMWorker,
-    LocalWorkerClient,
-    NullWorker,
-    ThreadedWorkerClient,
-    Worker,
-    WorkerClient,
-)
+from xllm_runtime.worker import LocalWorkerClient, ThreadedWorkerClient, WorkerClient, start_worker
 
 WARM_UP_TOKENS = 2
 
@@ -98,13 +90,9 @@ class LLMEngine:
 
 def _start_workers(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> list[WorkerClient]:
     """Return one client a rank; workers on other ranks come with parallelism."""
-
-    def create() -> Worker:
-        return NullWorker(config, args) if config.model.device == NULL_DEVICE else LLMWorker(config, files, args)
-
     if config.scheduler.enable_schedule_overlap:
-        return [ThreadedWorkerClient(create)]
-    return [LocalWorkerClient(create())]
+        return [ThreadedWorkerClient(lambda: start_worker(config, files, args))]
+    return [LocalWorkerClient(start_worker(config, files, args))]
 
 
 def _collect(client: WorkerClient) -> ForwardOutput | XLLMError:

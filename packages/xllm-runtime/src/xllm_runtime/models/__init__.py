@@ -1,4 +1,4 @@
-"""Models and the table that finds them. The table imports no model before one is chosen."""
+"""Models and the tables that find them. The tables import no model before one is chosen, and no torch."""
 
 from xllm_runtime.models.registry import ModelChoice, select_model
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
-
-import torch
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from xllm_framework.model import ModelArgs
-from xllm_runtime.attention.metadata import AttentionMetadata
+
+if TYPE_CHECKING:
+    import torch
+
+    from xllm_runtime.attention.metadata import AttentionMetadata
 
 
 @dataclass(frozen=True, slots=True)

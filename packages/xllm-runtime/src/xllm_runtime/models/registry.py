@@ -1,4 +1,4 @@
-"""Which implementation serves a model: a table of names, third parties' entry points, and reasons for every refusal.
+"""Which implementation on torch serves a model: a table of names, third parties' entry points, and reasons for every refusal.
 
 Knows model classes by name only; each is imported when it is considered. A class may have a class method
 `explain(args) -> list[str]` that tells why it cannot compute a model of these arguments.
@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from xllm_framework.config import ModelConfig
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs
 from xllm_runtime.models.interface import CausalLM
+from xllm_runtime.models.third_party import third_party_models
 
-ENTRY_POINT_GROUP = "xllm.models"
-"""Third parties register `Architecture = "module:Class"` here; the class is built like ours, and comes before ours."""
+if TYPE_CHECKING:
+    import torch
+
 MODELS = {
     "LlamaForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
     "MistralForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
@@ -29,8 +28,8 @@ MODELS = {
 }
 """Architecture, as config.json has it -> "module:Class" of the `python` implementation."""
 TRANSFORMERS_MODEL = "xllm_runtime.models.transformers_model:TransformersCausalLM"
-IMPLEMENTATIONS = ("native", "python", "transformers")
-"""In the order in which `model_impl` auto tries them."""
+IMPLEMENTATIONS = ("python", "transformers")
+"""In the order in which `model_impl` auto tries them, where `models.native` does not serve the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +45,14 @@ class ModelChoice:
 
 
 def select_model(args: ModelArgs, config: ModelConfig) -> ModelChoice:
-    """Return the implementation that `config.model_impl` names, or the first that fits.
+    """Return the implementation on torch that `config.model_impl` names, or the first that fits.
 
     Raises `UnsupportedModel` with every reason of every candidate when none does.
     """
     candidates = IMPLEMENTATIONS if config.model_impl == "auto" else (config.model_impl,)
     refusals = []
     for model_impl in candidates:
-        path, reasons = _find(model_impl, args)
+        path, reasons = _find(model_impl, args, config)
         if not reasons:
             return ModelChoice(model_impl, _load(path))
         refusals.append(f"{model_impl}: {', '.join(reasons)}")
@@ -62,16 +61,16 @@ def select_model(args: ModelArgs, config: ModelConfig) -> ModelChoice:
 
 def supported_architectures() -> list[str]:
     """Return the architectures of the `python` implementation, third parties' included, in alphabetical order."""
-    return sorted({*MODELS, *_third_party_models()})
+    return sorted({*MODELS, *third_party_models()})
 
 
-def _find(model_impl: str, args: ModelArgs) -> tuple[str, list[str]]:
+def _find(model_impl: str, args: ModelArgs, config: ModelConfig) -> tuple[str, list[str]]:
     """Return ("module:Class", reasons against it) of one implementation."""
-    if model_impl == "native":
-        return "", ["xllm-kernels has no whole-step decoder for it"]
+    if config.quantization not in ("auto", "none"):
+        return "", [f"quantization {config.quantization} is for the native implementation only"]
     path = TRANSFORMERS_MODEL
     if model_impl == "python":
-        path = {**MODELS, **_third_party_models()}.get(args.architecture, "")
+        path = {**MODELS, **third_party_models()}.get(args.architecture, "")
         if not path:
             return "", [f"only {', '.join(supported_architectures())} are known"]
     try:
@@ -79,10 +78,6 @@ def _find(model_impl: str, args: ModelArgs) -> tuple[str, list[str]]:
     except (ImportError, AttributeError) as error:
         return "", [f"{path} cannot be imported: {error}"]
     return path, explain(args) if explain is not None else []
-
-
-def _third_party_models() -> dict[str, str]:
-    return {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def _load(path: str) -> Callable[..., CausalLM]:

@@ -1,8 +1,11 @@
-"""Owns the model, its KV cache and its executor on one device. Knows nothing of scheduling or of text."""
+"""Owns the model, its KV cache and its executor on one device. Knows nothing of scheduling or of text.
 
-from xllm_runtime.worker.client import LocalWorkerClient, Worker, WorkerClient
-from xllm_runtime.worker.llm import LLMWorker
+Importing it imports no torch: `start_worker` takes the worker that fits.
+"""
+
+from xllm_runtime.worker.client import LocalWorkerClient, WorkerClient
 from xllm_runtime.worker.null import NullWorker
+from xllm_runtime.worker.selection import start_worker
 from xllm_runtime.worker.threaded import ThreadedWorkerClient
 
-__all__ = ["LLMWorker", "LocalWorkerClient", "NullWorker", "ThreadedWorkerClient", "Worker", "WorkerClient"]
+__all__ = ["LocalWorkerClient", "NullWorker", "ThreadedWorkerClient", "WorkerClient", "start_worker"]

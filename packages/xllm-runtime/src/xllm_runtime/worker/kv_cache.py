@@ -1,15 +1,13 @@
-"""How many blocks of KV a device holds, and their tensors. Knows nothing of which sequence owns which block."""
+"""How many blocks of KV a device holds. Knows nothing of tensors, or of which sequence owns which block."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from xllm_framework.config import KVCacheConfig
 from xllm_framework.errors import InvalidConfig
 from xllm_runtime.models.interface import KVCacheShape
-from xllm_runtime.platform import DeviceMemory, Platform
+from xllm_runtime.platform import DeviceMemory
 
 CPU_CACHE_BYTES = 256 * 2**20
 """KV cache on CPU when nobody says more, unless one sequence of the full context needs more."""
@@ -75,18 +73,3 @@ def _checked(num_blocks: int, block_bytes: int, memory: DeviceMemory, origin: st
 def block_bytes(shapes: list[KVCacheShape], block_size: int) -> int:
     """Return the bytes of one block over all layers, at least 1."""
     return max(1, block_size * sum(shape.num_bytes_per_token for shape in shapes))
-
-
-def allocate(
-    shapes: list[KVCacheShape], num_blocks: int, block_size: int, platform: Platform
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return zeroed (K, V) of each layer, each [num_blocks, block_size, num_kv_heads, head_dim].
-
-    Raises:
-        XLLMError: there is not so much memory.
-    """
-    caches = []
-    for shape in shapes:
-        size = (num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
-        caches.append((platform.allocate_zeros(size, shape.dtype), platform.allocate_zeros(size, shape.dtype)))
-    return caches

@@ -21,9 +21,12 @@ from xllm_runtime.executor.interface import DecodedRows
 from xllm_runtime.executor.selection import select_executor
 from xllm_runtime.models.registry import select_model
 from xllm_runtime.platform import select_platform
-from xllm_runtime.sampling import LogprobRows, prompt_logprobs, sample
+from xllm_runtime.sampling.logprob_rows import LogprobRows
+from xllm_runtime.sampling.logprobs import prompt_logprobs
 from xllm_runtime.sampling.most_probable import most_probable_output, takes_most_probable
-from xllm_runtime.worker.kv_cache import CacheDemand, allocate, block_bytes, num_blocks_that_fit
+from xllm_runtime.sampling.sampler import sample
+from xllm_runtime.worker.kv_cache import CacheDemand, block_bytes, num_blocks_that_fit
+from xllm_runtime.worker.kv_tensors import allocate
 from xllm_runtime.worker.loading import load_model, select_dtype
 
 
@@ -63,25 +66,25 @@ class LLMWorker:
     @torch.inference_mode()
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
         """Forward, logits of the sampled rows, tokens; then the log-probabilities of prompt tokens that were asked for."""
-        hidden = self._executor.forward(forward_input)
-        logits = self._model.compute_logits(hidden[self._to_device(forward_input.sample_rows)])
-        output = sample(logits, forward_input.sampling)
         decoded = self._executor.decode(forward_input)
         if decoded is not None:
             return self._output(decoded, forward_input.sampling)
+        hidden = self._executor.forward(forward_input)
+        logits = self._model.compute_logits(hidden[self._to_device(forward_input.sample_rows)])
+        output = sample(logits, forward_input.sampling)
         if forward_input.prompt_logprobs:
             output.prompt_logprobs = {**self._prompt_logprobs(forward_input, hidden)}
         return output
 
-    def _prompt_logprobs(self, forward_input: ForwardInput, hidden: torch.Tensor) -> dict[int, LogprobRows]:
-        """Return the log-probabilities of the prompt tokens that were asked for, by scheduled sequence."""
-        found = {}
     @staticmethod
     def _output(decoded: DecodedRows, rows: SamplingRows) -> ForwardOutput:
         if takes_most_probable(rows):
             return most_probable_output(*decoded.most_probable())
         return sample(decoded.logits(), rows)
 
+    def _prompt_logprobs(self, forward_input: ForwardInput, hidden: torch.Tensor) -> dict[int, LogprobRows]:
+        """Return the log-probabilities of the prompt tokens that were asked for, by scheduled sequence."""
+        found = {}
         for index, num_top, token_ids in forward_input.prompt_logprobs:
             rows = hidden[forward_input.query_start[index] :][: len(token_ids)]
             targets = self._to_device(token_ids.astype(np.int64))

@@ -25,9 +25,9 @@ from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.norm import RMSNorm
 from xllm_runtime.layers.operations import Operations, select_operations
 from xllm_runtime.layers.parameter import WeightTargets, fill_targets
-from xllm_runtime.layers.rope_frequencies import KINDS as ROPE_KINDS
 from xllm_runtime.layers.rotary import RotaryEmbedding
 from xllm_runtime.models.interface import KVCacheShape
+from xllm_runtime.models.llama_settings import explain_llama
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +179,7 @@ class LlamaForCausalLM(nn.Module):
     @classmethod
     def explain(cls, args: ModelArgs) -> list[str]:
         """Return every reason why a model of these arguments cannot be computed here."""
-        reasons = []
-        if args.activation not in ("silu", "swish"):
-            reasons.append(f"activation {args.activation!r} is not silu")
-        if args.rope_scaling.kind not in ROPE_KINDS:
-            reasons.append(f"rope type {args.rope_scaling.kind!r} is unknown")
-        if args.partial_rotary_factor != 1.0 or args.head_dim % 2:
-            reasons.append("not every number of a head is rotated")
-        if args.raw.get("quantization_config"):
-            method = args.raw["quantization_config"].get("quant_method", "unknown")
-            reasons.append(f"the weights are quantised ({method})")
-        return reasons
+        return explain_llama(args)
 
     def kv_cache_shapes(self) -> list[KVCacheShape]:
         """See `CausalLM.kv_cache_shapes`."""

@@ -1,0 +1,21 @@
+"""Which settings the Llama family's implementations know. Knows nothing of how they are computed, and imports no torch."""
+
+from __future__ import annotations
+
+from xllm_framework.model import ModelArgs
+from xllm_runtime.layers.rope_frequencies import KINDS as ROPE_KINDS
+
+
+def explain_llama(args: ModelArgs) -> list[str]:
+    """Return every reason why a model of these arguments cannot be computed as one of the family."""
+    reasons = []
+    if args.activation not in ("silu", "swish"):
+        reasons.append(f"activation {args.activation!r} is not silu")
+    if args.rope_scaling.kind not in ROPE_KINDS:
+        reasons.append(f"rope type {args.rope_scaling.kind!r} is unknown")
+    if args.partial_rotary_factor != 1.0 or args.head_dim % 2:
+        reasons.append("not every number of a head is rotated")
+    if args.raw.get("quantization_config"):
+        method = args.raw["quantization_config"].get("quant_method", "unknown")
+        reasons.append(f"the weights are quantised ({method})")
+    return reasons

@@ -1,0 +1,47 @@
+"""Chooses the worker: computing nothing, in C++ without torch, or with torch. Imports only what it chooses."""
+
+from __future__ import annotations
+
+import logging
+
+from xllm_framework.config import XLLMConfig
+from xllm_framework.errors import UnsupportedModel
+from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.models.native import explain_native
+from xllm_runtime.platform import NULL_DEVICE, selects_cpu
+from xllm_runtime.torch_extra import NEEDS_TORCH, has_torch
+from xllm_runtime.worker.client import Worker
+from xllm_runtime.worker.null import NullWorker
+
+logger = logging.getLogger(__name__)
+
+
+def start_worker(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> Worker:
+    """Return a worker with the model loaded.
+
+    Raises:
+        InvalidConfig: the device or an option cannot be used.
+        ModelLoadError: the model cannot be loaded, or no implementation serves it; names every reason.
+    """
+    if config.model.device == NULL_DEVICE:
+        return NullWorker(config, args)
+    reasons = _explain_native(config, files, args)
+    if not reasons:
+        from xllm_runtime.worker.native import NativeWorker
+
+        return NativeWorker(config, files, args)
+    if config.model.model_impl == "native" or not has_torch():
+        others = "" if config.model.model_impl == "native" else f"; the other implementations: {NEEDS_TORCH}"
+        raise UnsupportedModel(f"{files.name} has no native implementation: {', '.join(reasons)}{others}.")
+    logger.debug("The native implementation is not taken: %s.", ", ".join(reasons))
+    from xllm_runtime.worker.llm import LLMWorker
+
+    return LLMWorker(config, files, args)
+
+
+def _explain_native(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> list[str]:
+    if config.model.model_impl not in ("auto", "native"):
+        return [f"model_impl {config.model.model_impl} is asked for"]
+    if not selects_cpu(config.model.device):
+        return ["it computes on the CPU only"]
+    return explain_native(args, config.model, files)
