@@ -41,6 +41,12 @@ def strict_server() -> ServerProcess:
     return _until_exit(ServerProcess("--chat-template", str(template), api_key=API_KEY))
 
 
+@cache
+def tool_server(tool_call_parser: str) -> ServerProcess:
+    """The script model with a parser for tool calls and one for <think> tags."""
+    return _until_exit(ServerProcess("--tool-call-parser", tool_call_parser, "--reasoning-parser", "think"))
+
+
 def _until_exit(process: ServerProcess) -> ServerProcess:
     atexit.register(process.__exit__)
     return process

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from xllm_framework.config import ServiceConfig, XLLMConfig
 from xllm_framework.errors import InvalidConfig, XLLMError
+from xllm_server.parsers.model_parsers import ModelParsers, check_parser_names
 
 if TYPE_CHECKING:
     from xllm_runtime.master import LLMMaster
@@ -38,10 +39,11 @@ def launch(config: XLLMConfig) -> int:
     imports = threading.Thread(target=_import_server, daemon=True)
     imports.start()
     try:
+        check_parser_names(config.model)
         with bind(config.service) as listener:
             master = _load(config)
             imports.join()
-            return _serve(config.service, master, listener)
+            return _serve(config, master, listener)
     except XLLMError as error:
         print(error.message, file=sys.stderr, flush=True)
         return EXIT_USAGE
@@ -99,7 +101,9 @@ def _load(config: XLLMConfig) -> LLMMaster:
     return master
 
 
-def _serve(config: ServiceConfig, master: LLMMaster, listener: socket.socket) -> int:
+def _serve(config: XLLMConfig, master: LLMMaster, listener: socket.socket) -> int:
     from xllm_server.serve import serve
 
-    return serve(config, master, listener)
+    template = master.chat_template.source if master.chat_template is not None else ""
+    parsers = ModelParsers.choose(config.model, master.model_args.model_type, template)
+    return serve(config.service, master, parsers, listener)

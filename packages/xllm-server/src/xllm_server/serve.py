@@ -25,6 +25,7 @@ import uvicorn
 from xllm_framework.config import ServiceConfig
 from xllm_server.app import build_app
 from xllm_server.launch import BACKLOG, EXIT_ENGINE_DEAD, EXIT_OK, address_of
+from xllm_server.parsers.model_parsers import ModelParsers
 from xllm_server.ports import Master
 from xllm_server.state import ServerState
 
@@ -45,17 +46,17 @@ class _UvicornServer(uvicorn.Server):
         yield
 
 
-def serve(config: ServiceConfig, master: Master, listener: socket.socket) -> int:
+def serve(config: ServiceConfig, master: Master, parsers: ModelParsers, listener: socket.socket) -> int:
     """Serve until a signal or the engine's death; close `master`; return the exit code."""
     if sys.platform == "win32":
-        return asyncio.run(_serve(config, master, listener))
+        return asyncio.run(_serve(config, master, parsers, listener))
     import uvloop
 
-    return uvloop.run(_serve(config, master, listener))
+    return uvloop.run(_serve(config, master, parsers, listener))
 
 
-async def _serve(config: ServiceConfig, master: Master, listener: socket.socket) -> int:
-    state = ServerState.create(master, config)
+async def _serve(config: ServiceConfig, master: Master, parsers: ModelParsers, listener: socket.socket) -> int:
+    state = ServerState.create(master, config, parsers)
     server = _UvicornServer(
         uvicorn.Config(
             build_app(state),

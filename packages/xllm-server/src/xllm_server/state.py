@@ -12,6 +12,7 @@ from xllm_server.api_service.output_bridge import OutputBridge
 from xllm_server.errors import UnknownModel
 from xllm_server.limits import Admission
 from xllm_server.metrics import ServerMetrics
+from xllm_server.parsers.model_parsers import ModelParsers
 from xllm_server.ports import Master
 
 
@@ -24,13 +25,15 @@ class ServerState:
     admission: Admission
     metrics: ServerMetrics
     bridge: OutputBridge
+    parsers: ModelParsers
+    """What finds reasoning and tool calls in the model's answers."""
     executor: ThreadPoolExecutor
     """Threads for templates, tokenising and large bodies, so that the event loop stays free."""
     created: int = field(default_factory=lambda: int(time.time()))
     """Unix time at which the model became ready."""
 
     @classmethod
-    def create(cls, master: Master, config: ServiceConfig) -> ServerState:
+    def create(cls, master: Master, config: ServiceConfig, parsers: ModelParsers | None = None) -> ServerState:
         """Return the state for the running event loop."""
         admission = Admission(config.max_concurrent_requests)
         return cls(
@@ -39,6 +42,7 @@ class ServerState:
             admission=admission,
             metrics=ServerMetrics(master, admission),
             bridge=OutputBridge(asyncio.get_running_loop()),
+            parsers=parsers or ModelParsers(),
             executor=ThreadPoolExecutor(config.num_request_handling_threads, thread_name_prefix="request"),
         )
 

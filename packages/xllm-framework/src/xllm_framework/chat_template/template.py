@@ -42,6 +42,8 @@ class ChatTemplate:
 
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         environment = template_environment()
+        self.source = "\n".join(templates.values())
+        """The text of all templates, which shows the marks that the model writes."""
         self._templates = {name: environment.from_string(source) for name, source in templates.items()}
         self._developer_aware = {name for name, source in templates.items() if "developer" in source}
         self._special_tokens = dict(special_tokens)

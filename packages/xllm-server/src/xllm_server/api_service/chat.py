@@ -1,30 +1,21 @@
-"""Chat: from messages to an assistant's turn. Knows nothing of tokens beyond their log-probabilities."""
+"""Chat: from messages to a prompt, and to what renders its answer. Knows nothing of tokens."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
-import msgspec
-
-from xllm_framework.request import RequestOutput, SequenceOutput
+from xllm_framework.errors import InvalidRequest
 from xllm_runtime.master import ChatInput, PreparedRequest
+from xllm_server.api_service.chat_rendering import AnswerParsing, ChatRendering
 from xllm_server.api_service.generation import Generation
-from xllm_server.api_service.logprobs import LogprobsRenderer
-from xllm_server.api_service.output_bridge import PromptOutput
 from xllm_server.api_service.service import GenerationService
-from xllm_server.ports import Tokenizer
-from xllm_server.protocol.chat import (
-    AnswerMessage,
-    ChatChoice,
-    ChatCompletion,
-    ChatCompletionChunk,
-    ChatCompletionRequest,
-    ChatLogprobs,
-    ChunkChoice,
-    Delta,
-)
-from xllm_server.sse import event
+from xllm_server.parsers.reasoning.interface import ReasoningParserFactory, ReasoningStart
+from xllm_server.parsers.tool_call.interface import Tool, ToolCallParserFactory
+from xllm_server.protocol.chat import ChatCompletionRequest
+
+PROMPT_END_CHARACTERS = 256
+"""How much of a prompt's end reasoning parsers see."""
 
 
 class ChatService(GenerationService[ChatCompletionRequest]):
@@ -36,14 +27,18 @@ class ChatService(GenerationService[ChatCompletionRequest]):
     def check(self, body: ChatCompletionRequest) -> Callable[[str], Sequence[PreparedRequest]]:
         """Check `body` and return the call that applies the template and tokenises."""
         body.check()
-        params = body.to_sampling()
+        tools = body.offered_tools()
+        parsers = self._parsers(tools)
+        params = body.to_sampling(
+            keeps_special_tokens=any(parser is not None and parser.needs_special_tokens for parser in parsers)
+        )
         is_continued = bool(body.continue_final_message)
         opens_turn = not is_continued if body.add_generation_prompt is None else body.add_generation_prompt
 
         def prepare(request_id: str) -> Sequence[PreparedRequest]:
             chat = ChatInput(
                 messages=body.template_messages(),
-                tools=None,
+                tools=tools or None,
                 add_generation_prompt=opens_turn,
                 continue_final_message=is_continued,
                 template_kwargs=body.template_kwargs(),
@@ -64,74 +59,37 @@ class ChatService(GenerationService[ChatCompletionRequest]):
 
     def rendering(self, body: ChatCompletionRequest, answer_id: str, generation: Generation) -> ChatRendering:
         """Return what renders the answer to `body`."""
-        return ChatRendering(body, answer_id, self._state.master.model_name, self._state.master.tokenizer)
+        return ChatRendering(body, answer_id, self._state.master.model_name, self.parsing(body, generation))
 
-
-class ChatRendering:
-    """JSON of one chat answer."""
-
-    def __init__(self, body: ChatCompletionRequest, answer_id: str, model: str, tokenizer: Tokenizer) -> None:
-        self._body = body
-        self._id = answer_id
-        self._model = model
-        self._tokenizer = tokenizer
-        self._created = int(time.time())
-        self._logprobs: dict[int, LogprobsRenderer] = {}
-        self._opened: set[int] = set()
-
-    def encode(self, outputs: Sequence[PromptOutput]) -> bytes:
-        """Return the chunks of new text: the role first, then content, then the finish reason on its own."""
-        choices: list[ChunkChoice] = []
-        for _, output in outputs:
-            for sequence in output.outputs:
-                self._add_chunks(choices, sequence)
-        return b"".join([event(self._chunk([choice])) for choice in choices])
-
-    def end(self, generation: Generation) -> bytes:
-        """Return the usage chunk, when asked for."""
-        if not self._body.includes_usage:
-            return b""
-        chunk = self._chunk([])
-        chunk.usage = generation.usage
-        return event(chunk)
-
-    def whole(self, results: Sequence[RequestOutput], generation: Generation) -> msgspec.Struct:
-        """Return the whole answer."""
-        choices = [
-            ChatChoice(
-                index=sequence.index,
-                message=AnswerMessage(sequence.text),
-                finish_reason=sequence.finish_reason.value if sequence.finish_reason else "stop",
-                logprobs=self._render_logprobs(sequence),
-            )
-            for sequence in results[0].outputs
-        ]
-        return ChatCompletion(
-            id=self._id, created=self._created, model=self._model, choices=choices, usage=generation.usage
+    def parsing(self, body: ChatCompletionRequest, generation: Generation) -> AnswerParsing:
+        """Return what tells reasoning, text and tool calls of the answer to `body` apart."""
+        tool_call, reasoning = self._parsers(body.offered_tools())
+        start = _reasoning_start(body, generation.prepared[0].prompt or "")
+        return AnswerParsing(
+            tool_call=None if tool_call is None else partial(tool_call, body.offered_tools()),
+            reasoning=None if reasoning is None else partial(reasoning, start),
+            max_calls=1 if body.parallel_tool_calls is False else None,
+            tokenizer=self._state.master.tokenizer,
         )
 
-    def _add_chunks(self, choices: list[ChunkChoice], sequence: SequenceOutput) -> None:
-        index = sequence.index
-        if index not in self._opened:
-            self._opened.add(index)
-            choices.append(ChunkChoice(index, Delta(role="assistant", content="")))
-        logprobs = self._render_logprobs(sequence)
-        if sequence.text or (logprobs is not None and logprobs.content):
-            choices.append(ChunkChoice(index, Delta(content=sequence.text), logprobs))
-        if sequence.finish_reason is not None:
-            choices.append(ChunkChoice(index, Delta(), None, sequence.finish_reason.value))
+    def _parsers(self, tools: Sequence[Tool]) -> tuple[ToolCallParserFactory | None, ReasoningParserFactory | None]:
+        """Return the parsers that an answer to a request with `tools` goes through.
 
-    def _chunk(self, choices: list[ChunkChoice]) -> ChatCompletionChunk:
-        chunk = ChatCompletionChunk(id=self._id, created=self._created, model=self._model, choices=choices)
-        if self._body.includes_usage:
-            chunk.usage = None
-        return chunk
+        Raises:
+            InvalidRequest: there are tools and no parser for calls.
+        """
+        parsers = self._state.parsers
+        if tools and parsers.tool_call is None:
+            raise InvalidRequest(
+                "tools are not supported: it is not known how this model writes tool calls (see --tool-call-parser).",
+                "tools",
+            )
+        return (parsers.tool_call if tools else None), parsers.reasoning
 
-    def _render_logprobs(self, sequence: SequenceOutput) -> ChatLogprobs | None:
-        if not self._body.logprobs:
-            return None
-        renderer = self._logprobs.get(sequence.index)
-        if renderer is None:
-            renderer = LogprobsRenderer(self._tokenizer, skips_special=self._body.skip_special_tokens is not False)
-            self._logprobs[sequence.index] = renderer
-        return renderer.chat(sequence)
+
+def _reasoning_start(body: ChatCompletionRequest, prompt: str) -> ReasoningStart:
+    """Return what is known of the answer before its first token."""
+    if not body.continue_final_message:
+        return ReasoningStart(prompt[-PROMPT_END_CHARACTERS:], is_thinking_disabled=body.is_thinking_disabled)
+    final = body.messages[-1].content
+    return ReasoningStart(final if isinstance(final, str) else "", is_continuation=True)

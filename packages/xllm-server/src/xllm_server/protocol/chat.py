@@ -9,6 +9,7 @@ import msgspec
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import SamplingParams
 from xllm_server.protocol.generation import GenerationRequest, Int64
+from xllm_server.protocol.tools import ToolCall, ToolCallChunk, ToolChoice, ToolDefinition, check_tools
 from xllm_server.protocol.usage import Usage
 
 MAX_TOP_LOGPROBS = 128
@@ -39,6 +40,12 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     """OpenAI's newer name of max_tokens; goes before it when both are given."""
     logprobs: bool | None = None
     top_logprobs: Int64 | None = None
+    tools: list[ToolDefinition] | None = None
+    """Functions that the model may call."""
+    tool_choice: ToolChoice | None = None
+    """auto when left out; none keeps the tools from the model."""
+    parallel_tool_calls: bool | None = None
+    """False takes only the first call of an answer."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, as `{"enable_thinking": false}`."""
     reasoning_effort: str | None = None
@@ -69,6 +76,7 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
             )
         if self.add_special_tokens:
             raise InvalidRequest("A chat's special tokens come from its template alone.", "add_special_tokens")
+        check_tools(self.tools or [], self.tool_choice)
         for name in self.chat_template_kwargs or ():
             if name in _RESERVED_TEMPLATE_NAMES:
                 raise InvalidRequest(f"chat_template_kwargs must not set {name}.", "chat_template_kwargs")
@@ -78,6 +86,16 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
         messages: list[dict[str, Any]] = msgspec.to_builtins(self.messages)
         return messages
 
+    def offered_tools(self) -> list[dict[str, Any]]:
+        """Return the tools that the model is shown, as a chat template sees them."""
+        return [] if self.tool_choice == "none" else [tool.to_template() for tool in self.tools or ()]
+
+    @property
+    def is_thinking_disabled(self) -> bool:
+        """Whether the request asks for no reasoning, by the names that chat templates use."""
+        kwargs = self.chat_template_kwargs or {}
+        return kwargs.get("enable_thinking") is False or kwargs.get("thinking") is False
+
     def template_kwargs(self) -> dict[str, Any]:
         """Return the variables for the chat template."""
         kwargs = dict(self.chat_template_kwargs or {})
@@ -85,15 +103,15 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
             kwargs.setdefault("reasoning_effort", self.reasoning_effort)
         return kwargs
 
-    def to_sampling(self) -> SamplingParams:
-        """Return the sampling options.
+    def to_sampling(self, *, keeps_special_tokens: bool = False) -> SamplingParams:
+        """Return the sampling options; `keeps_special_tokens` is for parsers that read them, whatever the request says.
 
         Raises:
             InvalidRequest: a value is out of range; `param` names the field as the request spelled it.
         """
         is_new_name = self.max_completion_tokens is not None
         try:
-            return self.sampling(
+            params = self.sampling(
                 max_tokens=self.max_completion_tokens if is_new_name else self.max_tokens,
                 logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             )
@@ -103,6 +121,7 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
                     error.message.replace("max_tokens", "max_completion_tokens"), "max_completion_tokens"
                 ) from None
             raise
+        return msgspec.structs.replace(params, skip_special_tokens=False) if keeps_special_tokens else params
 
 
 class TopLogprob(msgspec.Struct):
@@ -130,11 +149,13 @@ class ChatLogprobs(msgspec.Struct):
 
 
 class AnswerMessage(msgspec.Struct):
-    """The assistant's turn."""
+    """The assistant's turn; content is null when there are only tool calls."""
 
-    content: str
+    content: str | None
     role: Literal["assistant"] = "assistant"
     refusal: None = None
+    reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
+    tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
 
 
 class ChatChoice(msgspec.Struct):
@@ -162,6 +183,8 @@ class Delta(msgspec.Struct, omit_defaults=True):
 
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallChunk] | None = None
 
 
 class ChunkChoice(msgspec.Struct):

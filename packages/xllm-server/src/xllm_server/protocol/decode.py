@@ -44,7 +44,7 @@ def decode_request(body: bytes, request_type: type[RequestT]) -> RequestT:
         raise InvalidRequest(f"The body is not valid JSON: {error}.", _key_before(error)) from None
     if not isinstance(content, dict):
         raise InvalidRequest("The body must be a JSON object.")
-    refuse_unsupported(content)
+    refuse_unsupported(content, request_type.__struct_fields__)
     return convert_request(content, request_type)
 
 

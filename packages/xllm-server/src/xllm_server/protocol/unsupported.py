@@ -5,7 +5,7 @@ Knows nothing of types: the check runs on parsed JSON, before the request types 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from xllm_framework.errors import InvalidRequest
@@ -55,13 +55,13 @@ _REASONS = {
 }
 
 
-def refuse_unsupported(content: dict[str, Any]) -> None:
-    """Check a parsed body for fields that are not served.
+def refuse_unsupported(content: dict[str, Any], served: Collection[str]) -> None:
+    """Check a parsed body for fields that are not served; `served` are those of the request's type.
 
     Raises:
         InvalidRequest: one of them asks for something; `param` names it.
     """
-    for name in content.keys() & _HARMLESS.keys():
+    for name in content.keys() & _HARMLESS.keys() - set(served):
         value = content[name]
         if value and not _HARMLESS[name](value):
             reason = _REASONS.get(name, "leave it out")

@@ -12,6 +12,13 @@ class PromptTokensDetails(msgspec.Struct):
     """Tokens that the prefix cache held."""
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """What generated tokens were for."""
+
+    reasoning_tokens: int
+    """Tokens that were reasoning, with their tags as far as the parser knows them."""
+
+
 class Usage(msgspec.Struct):
     """Token counts; a prompt with n answers counts once."""
 
@@ -19,6 +26,8 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
+    """Only where a reasoning parser can tell."""
 
     @classmethod
     def of(cls, prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Usage:

@@ -36,6 +36,8 @@ class ReasoningStart:
 
     prompt_end: str = ""
     """The end of the prompt's text: templates put an opening tag there, or an empty pair of tags."""
+    is_continuation: bool = False
+    """Whether the answer goes on with a text, which is then all of `prompt_end`."""
     is_thinking_disabled: bool = False
     """Whether the request asked for none, with `enable_thinking` or `thinking` set to false."""
 

@@ -34,16 +34,17 @@ class ThinkTagParser:
         self._end_tags = Tags(self.close_tag, *self.ends_before)
         self._breaks: list[str] = []
         self._has_text = False
-        prompt_end = start.prompt_end.rstrip()
-        if prompt_end.endswith(self.open_tag):
-            is_open = True
-        elif prompt_end.endswith(self.close_tag):
-            is_open = False
-        else:
-            is_open = self.begins_open and not start.is_thinking_disabled
-        self._is_open = is_open
+        self._is_open = self._begins_inside(start)
         self._state = self._read_open_tag
-        self.is_reasoning = is_open
+        self.is_reasoning = self._is_open
+
+    def _begins_inside(self, start: ReasoningStart) -> bool:
+        if start.is_continuation:
+            return start.prompt_end.rfind(self.open_tag) > start.prompt_end.rfind(self.close_tag)
+        prompt_end = start.prompt_end.rstrip()
+        if prompt_end.endswith((self.open_tag, self.close_tag)):
+            return prompt_end.endswith(self.open_tag)
+        return self.begins_open and not start.is_thinking_disabled
 
     def feed(self, text: str) -> ReasoningParse:
         """Return what `text` adds."""
