@@ -113,7 +113,7 @@ def test_the_command_prints_a_report_or_one_line_of_what_is_wrong(capsys: pytest
         assert word in output
     assert main(["--trace", "tiny", "--policy", "none"]) == 2
     captured = capsys.readouterr()
-    assert captured.err.startswith("error: policy must be one of")
+    assert captured.err.startswith("error: Option 'policy'")
     assert captured.err.count("\n") == 1
 
 

@@ -6,7 +6,8 @@
 
 At most one token of a sequence is a placeholder, and only between `advance` and `update`: no output holds one, no key of
 the prefix cache is made of one, and a preempted sequence drops it. A sequence whose token in flight is its last by length
-gets none; it has nothing to compute until `update` ends it. Knows nothing of blocks, queues or budgets.
+gets none; it has nothing to compute until `update` ends it. Nor does a constrained sequence, whose next token's mask depends
+on the one in flight: it waits for `update`, and so computes every other step. Knows nothing of blocks, queues or budgets.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from xllm_framework.batch import Batch, BatchGroup, ScheduledSequence
-from xllm_framework.request import Sequence, SequenceStatus, StoppingChecker
+from xllm_framework.request import SamplingParams, Sequence, SequenceStatus, StoppingChecker
 
 
 class Assumption(NamedTuple):
@@ -102,10 +103,14 @@ class StepAhead:
             assumption = self._assumptions[id(sequence)]
             if assumption.holds(sequence):
                 sequence.num_computed_tokens = item.start + item.num_scheduled_tokens
-                if assumption.is_sampled and not self._stopping.ends_with_next(sequence, item.request.sampling):
+                if assumption.is_sampled and self._may_go_on(sequence, item.request.sampling):
                     sequence.append(-1 - row)
                     sequence.status = SequenceStatus.DECODE
             row += assumption.is_sampled
+
+    def _may_go_on(self, sequence: Sequence, sampling: SamplingParams) -> bool:
+        """Whether a token after the one in flight can be planned without knowing that one."""
+        return sequence.constraint_state is None and not self._stopping.ends_with_next(sequence, sampling)
 
 
 def _undo(item: ScheduledSequence, assumption: Assumption) -> None:

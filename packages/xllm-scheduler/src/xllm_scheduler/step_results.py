@@ -73,7 +73,9 @@ class StepResults:
                 sequence.num_computed_tokens = end
             record = records[sequence.request_id]
             if is_failed:
-                self._lifecycle.end(record, sequence, FinishReason.ERROR, error=RequestFailed(errors[row]))
+                self._lifecycle.end(
+                    record, sequence, FinishReason.ERROR, error=RequestFailed(_why_failed(sequence, errors[row]))
+                )
                 continue
             if end // block_size != start // block_size:
                 blocks.publish(sequence, start, end, item.request.cache_salt)
@@ -115,6 +117,12 @@ class StepResults:
             sequence.replace_placeholder(token_id)
         else:
             sequence.append(token_id)
+        state = sequence.constraint_state
+        if state is not None:
+            state.accept(token_id)
+            if state.error is not None:
+                self._lifecycle.end(record, sequence, FinishReason.ERROR, error=RequestFailed(state.error))
+                return
         self._stats.num_generated_tokens += 1
         logprobs = None
         if sampling.logprobs is not None:
@@ -127,3 +135,9 @@ class StepResults:
             self._lifecycle.end(
                 record, sequence, reason, stop_reason=stop_token_id, token_ids=[token_id], logprobs=logprobs
             )
+
+
+def _why_failed(sequence: Sequence, error: str) -> str:
+    """Return the reason of a row without a token: that of the constraint which barred them all, where it tells."""
+    state = sequence.constraint_state
+    return error if state is None or state.error is None else state.error
