@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from xllm_framework.batch.allowed_tokens import AllowedTokens
 from xllm_framework.batch.batch import Batch, ScheduledSequence
 from xllm_framework.batch.sequence_rows import SequenceRows
 
@@ -47,6 +48,8 @@ class SamplingRows:
     """(row, token ids, biases) of the rows with a bias."""
     banned: list[tuple[int, npt.NDArray[np.int64]]] = field(default_factory=list)
     """(row, token ids that must not be drawn now): end tokens before `min_tokens`."""
+    allowed: AllowedTokens | None = None
+    """What the constrained rows may take; None when there are none."""
 
     @property
     def is_all_greedy(self) -> bool:
@@ -162,8 +165,14 @@ class ForwardInputBuilder:
             frequency_penalty=frequency,
             repetition_penalty=repetition,
         )
+        constrained = []
         for row in np.flatnonzero(is_special).tolist():
-            self._add_special(result, row, scheduled[sampled[row]])
+            item = scheduled[sampled[row]]
+            self._add_special(result, row, item)
+            if item.sequence.constraint_state is not None:
+                constrained.append((row, item.sequence.constraint_state))
+        if constrained:
+            result.allowed = AllowedTokens.of(constrained)
         return result
 
     def _add_special(self, result: SamplingRows, row: int, item: ScheduledSequence) -> None:

@@ -96,7 +96,7 @@ class SequenceRows:
             min(max(params.top_k, 0), _MAX_TOP_K),
             -1 if params.logprobs is None else params.logprobs,
             item.sequence.num_prompt_tokens,
-            bool(params.has_penalties or params.logit_bias or params.min_tokens),
+            bool(params.has_penalties or params.logit_bias or params.min_tokens or params.constraint),
         )
         self.seeds[row] = sequence_seed(item.request, item.sequence)
         return row

@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from xllm_framework.constraint import Constraint
 from xllm_framework.errors import InvalidRequest
 
 MIN_TEMPERATURE = 1e-2
@@ -62,6 +63,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The model's own end tokens (also those of its generation config) do not stop."""
     skip_special_tokens: bool = True
     """Special tokens are left out of the text."""
+    constraint: Constraint | None = None
+    """What the text must look like; it ends with `stop` once it is whole and nothing may follow."""
     n: int = 1
     """How many sequences to generate for the prompt."""
 

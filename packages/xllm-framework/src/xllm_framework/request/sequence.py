@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from xllm_framework.constraint import ConstraintState
 from xllm_framework.request.status import FinishReason, SequenceStatus
 
 
@@ -24,12 +25,15 @@ class Sequence:
     takes its place, negative as no token is: -1 - row, `row` being its place among the step's sampled rows.
     `rank` is the data-parallel rank whose blocks those are; it changes only while the sequence holds none.
     `block_hashes` caches the prefix-cache keys of its full blocks, of which tokens never change once they are full.
+    `constraint_state` follows its output through a grammar, None where the output is free; tokens survive a preemption, and
+    so does this.
     """
 
     __slots__ = (
         "_tokens",
         "block_hashes",
         "block_table",
+        "constraint_state",
         "error",
         "finish_reason",
         "index",
@@ -64,6 +68,7 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | None = None
         self.error: str | None = None
+        self.constraint_state: ConstraintState | None = None
 
     @property
     def token_ids(self) -> npt.NDArray[np.int32]:

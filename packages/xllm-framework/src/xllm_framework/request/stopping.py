@@ -12,7 +12,8 @@ from xllm_framework.request.status import FinishReason
 class StoppingChecker:
     """Decides after each appended token whether the sequence ends.
 
-    Order: the model's end tokens, the request's stop token ids, then length (`max_tokens`, then the context).
+    Order: the model's end tokens, the request's stop token ids, a constraint that nothing may follow, then length
+    (`max_tokens`, then the context).
     `ignore_eos` silences the model's end tokens only.
     """
 
@@ -29,6 +30,8 @@ class StoppingChecker:
                 return FinishReason.STOP, token_id
             if token_id in sampling.stop_token_ids:
                 return FinishReason.STOP, token_id
+        if sequence.constraint_state is not None and sequence.constraint_state.is_complete:
+            return FinishReason.STOP, None
         if sampling.max_tokens is not None and num_output_tokens >= sampling.max_tokens:
             return FinishReason.LENGTH, None
         if sequence.num_tokens >= self.max_model_len:

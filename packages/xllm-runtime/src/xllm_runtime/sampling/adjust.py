@@ -1,4 +1,4 @@
-"""Changes logits before anything is drawn: penalties, biases, bans. Knows nothing of temperature or filters.
+"""Changes logits before anything is drawn: penalties, biases, bans, constraints. Knows nothing of temperature or filters.
 
 All rows are changed by one gather, one formula over a flat list of (row, token) pairs, and one scatter, so the cost grows
 with the tokens concerned and not with the vocabulary. Every formula is element-wise: a row's result is its own.
@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 
 from xllm_framework.batch import SamplingRows
+from xllm_framework.batch.allowed_tokens import AllowedTokens
 from xllm_runtime.sampling.arrays.adjust import tokens_and_counts
 
 
 def adjust(logits: torch.Tensor, rows: SamplingRows) -> None:
-    """Change float32 logits [R, V] in place: frequency and presence, repetition penalties, biases, then bans."""
+    """Change float32 logits [R, V] in place: frequency and presence, repetition penalties, biases, bans, constraints."""
     if rows.penalised:
         _penalise(logits, rows)
     if rows.logit_bias:
@@ -24,6 +25,8 @@ def adjust(logits: torch.Tensor, rows: SamplingRows) -> None:
         logits[index] += torch.from_numpy(biases).to(logits.device)
     if rows.banned:
         logits[_index(logits, rows.banned)] = -torch.inf
+    if rows.allowed is not None:
+        _bar_all_but(logits, rows.allowed)
 
 
 def _penalise(logits: torch.Tensor, rows: SamplingRows) -> None:
@@ -43,6 +46,15 @@ def _penalise(logits: torch.Tensor, rows: SamplingRows) -> None:
     )
     values = logits[index] - frequency * count - presence * (count > 0)
     logits[index] = torch.where(values > 0, values / repetition, values * repetition)
+
+
+def _bar_all_but(logits: torch.Tensor, allowed: AllowedTokens) -> None:
+    """Bar what the constrained rows may not take; the masks travel to the device packed."""
+    rows = torch.from_numpy(allowed.rows).to(logits.device)
+    octets = torch.from_numpy(allowed.bits.view(np.uint8)).to(logits.device)
+    shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
+    is_barred = (octets.unsqueeze(-1) >> shifts & 1).view(len(rows), -1)[:, : logits.shape[1]] == 0
+    logits[rows] = logits[rows].masked_fill_(is_barred, -torch.inf)
 
 
 def _index(logits: torch.Tensor, tokens: list[tuple[int, npt.NDArray[np.int64]]]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ from xllm_runtime.sampling.broken_rows import broken_rows
 
 def takes_most_probable(rows: SamplingRows) -> bool:
     """Whether every row takes the model's most probable token as it is, and no row asks for log-probabilities."""
-    changes = rows.penalised or rows.logit_bias or rows.banned
+    changes = rows.penalised or rows.logit_bias or rows.banned or rows.allowed is not None
     return not changes and rows.is_all_greedy and not (rows.num_logprobs >= 0).any()
 
 

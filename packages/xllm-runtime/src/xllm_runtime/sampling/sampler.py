@@ -1,6 +1,6 @@
 """One pass from the logits of a batch to its tokens. Knows nothing of models, sequences or stopping.
 
-Order within a row: penalties, biases, bans (`adjust`), temperature, top-k, top-p, min-p (`draw`); greedy rows take the
+Order within a row: penalties, biases, bans, constraints (`adjust`), temperature, top-k, top-p, min-p (`draw`); greedy rows take the
 most probable token after `adjust`. Log-probabilities are the model's own, of before all that (`logprobs`).
 A row's results depend on its logits and options alone, to the bit, whoever shares the batch.
 """

@@ -1,4 +1,4 @@
-"""Changes logits before anything is drawn: penalties, biases, bans. Knows nothing of temperature or filters.
+"""Changes logits before anything is drawn: penalties, biases, bans, constraints. Knows nothing of temperature or filters.
 
 Every formula is that of `sampling.adjust`; the cost grows with the tokens concerned and not with the vocabulary.
 """
@@ -12,7 +12,7 @@ from xllm_framework.batch import SamplingRows
 
 
 def adjust(logits: npt.NDArray[np.float32], rows: SamplingRows) -> None:
-    """Change float32 logits [R, V] in place: frequency and presence, repetition penalties, biases, then bans."""
+    """Change float32 logits [R, V] in place: frequency and presence, repetition penalties, biases, bans, constraints."""
     for row, prompt, output in rows.penalised:
         repetition = rows.repetition_penalty[row]
         ids, counts = tokens_and_counts(prompt if repetition != 1.0 else prompt[:0], output)
@@ -23,6 +23,9 @@ def adjust(logits: npt.NDArray[np.float32], rows: SamplingRows) -> None:
         logits[row, ids] += biases
     for row, ids in rows.banned:
         logits[row, ids] = -np.inf
+    if rows.allowed is not None:
+        for row, is_allowed in zip(rows.allowed.rows, rows.allowed.unpacked(logits.shape[1]), strict=True):
+            logits[row][~is_allowed] = -np.inf
 
 
 def tokens_and_counts(
