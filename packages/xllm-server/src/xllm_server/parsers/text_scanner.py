@@ -15,12 +15,12 @@ class Tags:
     The search is an alternation of literals: it cannot backtrack.
     """
 
-    __slots__ = ("_first_characters", "_longest", "_pattern", "_tags")
+    __slots__ = ("_head", "_longest", "_pattern", "_tags")
 
     def __init__(self, *tags: str) -> None:
         self._tags = tags
         self._longest = max(map(len, tags))
-        self._first_characters = frozenset(tag[0] for tag in tags)
+        self._head = re.compile("|".join({re.escape(tag[0]) for tag in tags}))
         self._pattern = re.compile("|".join(map(re.escape, tags)))
 
     def find(self, text: str, start: int) -> tuple[int, int] | None:
@@ -30,11 +30,12 @@ class Tags:
 
     def held_from(self, text: str, start: int) -> int:
         """Return where the end of `text` begins to look like the head of a tag; its length when it does not."""
-        for position in range(max(start, len(text) - self._longest + 1), len(text)):
-            if text[position] in self._first_characters:
-                end = text[position:]
-                if any(tag.startswith(end) for tag in self._tags):
-                    return position
+        head = self._head.search(text, max(start, len(text) - self._longest + 1))
+        while head is not None:
+            end = text[head.start() :]
+            if any(tag.startswith(end) for tag in self._tags):
+                return head.start()
+            head = self._head.search(text, head.end())
         return len(text)
 
 
