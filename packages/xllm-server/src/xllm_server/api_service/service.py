@@ -31,6 +31,8 @@ from xllm_server.state import ServerState
 
 LARGE_BODY_BYTES = 32 * 1024
 """Bodies above this are parsed in the thread pool."""
+LARGE_ANSWER_TOKENS = 2048
+"""Whole answers of more tokens are rendered in the thread pool."""
 CLIENT_LEFT = 499
 """Status of an answer that nobody reads; the log and the metrics see it."""
 
@@ -88,8 +90,7 @@ class GenerationService(ABC, Generic[BodyT]):
             if not results:
                 response = Response(status_code=CLIENT_LEFT)
             else:
-                content = msgspec.json.encode(rendering.whole(results, generation))
-                response = Response(content, media_type="application/json")
+                response = Response(await self._whole(rendering, results, generation), media_type="application/json")
         except BaseException:
             generation.close()
             raise
@@ -106,6 +107,16 @@ class GenerationService(ABC, Generic[BodyT]):
             body = decode_request(content, self.body_type)
         self._state.check_model(body.model)
         return body
+
+    async def _whole(self, rendering: Rendering, results: Sequence[RequestOutput], generation: Generation) -> bytes:
+        """Return the body of an answer that is not streamed; a long one is parsed and encoded in the thread pool."""
+
+        def encode() -> bytes:
+            return msgspec.json.encode(rendering.whole(results, generation))
+
+        if sum(result.num_output_tokens for result in results) < LARGE_ANSWER_TOKENS:
+            return encode()
+        return await asyncio.get_running_loop().run_in_executor(self._state.executor, encode)
 
     @staticmethod
     def _request_id(http: Request, body: GenerationRequest) -> str:
