@@ -7,7 +7,6 @@ from importlib.util import find_spec
 
 INSTALL_TORCH = "Add it with: uv pip install 'xllm-runtime[torch]'"
 """A sentence of advice without its full stop, for the end of a message."""
-NEEDS_TORCH = f"it needs PyTorch, which is not installed. {INSTALL_TORCH}"
 
 
 @cache

@@ -83,14 +83,18 @@ def address_of(listener: socket.socket) -> str:
 
 
 def _import_server() -> None:
-    """Import what serving needs; the thread that loads the model waits on another process meanwhile."""
+    """Import what serving needs, while the engine process loads the model."""
     import xllm_server.serve  # noqa: F401
 
 
 def _load(config: XLLMConfig) -> LLMMaster:
     from xllm_runtime.master import LLMMaster
 
+    # Begun only now: two imports at once would keep the engine process waiting for its start.
+    imports = threading.Thread(target=_import_server, daemon=True)
+    imports.start()
     master = LLMMaster.create(config, engine_process=True)
+    imports.join()
     ready = master.ready
     kind = " (the embedded demo model)" if not config.model.model else ""
     print(

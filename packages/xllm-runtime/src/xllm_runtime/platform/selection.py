@@ -11,7 +11,7 @@ from typing import Any
 
 from xllm_framework.errors import InvalidConfig
 from xllm_runtime.platform.interface import Platform
-from xllm_runtime.torch_extra import INSTALL_TORCH, NEEDS_TORCH, has_torch
+from xllm_runtime.torch_extra import INSTALL_TORCH, has_torch
 
 NULL_DEVICE = "null"
 """A device without compute, for benchmarks of the host side: the engine gives it to a `NullWorker`, never to a platform."""
@@ -79,7 +79,7 @@ def _first_available() -> Platform:
 def _why_unavailable(kind: str, index: int) -> str | None:
     """Return why device `index` of a kind cannot be used, or None when it can."""
     if not has_torch():
-        return NEEDS_TORCH
+        return f"it needs PyTorch, which is not installed. {INSTALL_TORCH}"
     reason: str | None = import_module(_ACCELERATORS[kind].partition(":")[0]).why_unavailable(index)
     return reason
 

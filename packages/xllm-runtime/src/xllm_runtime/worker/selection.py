@@ -9,7 +9,7 @@ from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.models.native import explain_native
 from xllm_runtime.platform import NULL_DEVICE, selects_cpu
-from xllm_runtime.torch_extra import NEEDS_TORCH, has_torch
+from xllm_runtime.torch_extra import INSTALL_TORCH, has_torch
 from xllm_runtime.worker.client import Worker
 from xllm_runtime.worker.null import NullWorker
 
@@ -30,10 +30,15 @@ def start_worker(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> Work
         from xllm_runtime.worker.native import NativeWorker
 
         return NativeWorker(config, files, args)
-    if config.model.model_impl == "native" or not has_torch():
-        others = "" if config.model.model_impl == "native" else f"; the other implementations: {NEEDS_TORCH}"
-        raise UnsupportedModel(f"{files.name} has no native implementation: {', '.join(reasons)}{others}.")
-    logger.debug("The native implementation is not taken: %s.", ", ".join(reasons))
+    why = ", ".join(reasons)
+    if config.model.model_impl == "native":
+        raise UnsupportedModel(f"The native implementation does not serve {files.name}: {why}.")
+    if not has_torch():
+        raise UnsupportedModel(
+            f"The native implementation does not serve {files.name} ({why}), and the others need PyTorch, which is not "
+            f"installed. {INSTALL_TORCH}."
+        )
+    logger.debug("The native implementation is not taken: %s.", why)
     from xllm_runtime.worker.llm import LLMWorker
 
     return LLMWorker(config, files, args)
