@@ -7,8 +7,9 @@ import sys
 
 import pytest
 
-from xllm_framework.config import ModelConfig
+from xllm_framework.config import ModelConfig, XLLMConfig
 from xllm_framework.errors import InvalidConfig
+from xllm_server.launch import EXIT_USAGE, launch
 from xllm_server.parsers import selection
 from xllm_server.parsers.model_parsers import ModelParsers, check_parser_names
 from xllm_server.parsers.reasoning.registry import REASONING_PARSERS
@@ -40,6 +41,12 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(option: str) -> Non
         check_parser_names(ModelConfig(**{option: "hermse"}))
     with pytest.raises(InvalidConfig):
         ModelParsers.choose(ModelConfig(**{option: "hermse"}), "", "")
+
+
+def test_a_server_with_an_unknown_parser_ends_before_it_loads_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    config = XLLMConfig(model=ModelConfig(model="/no/such/model", reasoning_parser="deepthink"))
+    assert launch(config) == EXIT_USAGE
+    assert "--reasoning-parser has no parser 'deepthink'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["", "none", "None", "auto", " Auto "])

@@ -186,6 +186,13 @@ def test_a_conversation_with_calls_goes_to_the_template() -> None:
     assert seen[2]["tool_call_id"] == "call_1"
 
 
+def test_a_long_answer_is_parsed_like_a_short_one() -> None:
+    thought = "ab " * 1000
+    message = whole_message(chat(f"<think>{thought}</think>{CALL}"))
+    assert message["reasoning_content"] == thought
+    assert message["tool_calls"] == [ONE_CALL]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
