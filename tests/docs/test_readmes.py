@@ -31,7 +31,7 @@ def test_chinese_readme_has_the_same_commands(language: str) -> None:
 def test_readme_shows_the_two_commands() -> None:
     commands = "".join(blocks(ROOT / "README.md", "bash")).splitlines()
     assert "uv run xllm-server" in commands
-    assert "uv run pytest" in commands
+    assert "uv run --group test pytest" in commands
 
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
