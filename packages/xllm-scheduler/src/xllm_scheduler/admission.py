@@ -91,11 +91,20 @@ class Admission:
             return None
         sequence.rank = rank
         self._lifecycle.start(entry)
-        if self._is_sharing_in_batch and num_tokens > 1:
-            blocks.announce(sequence, start + num_tokens, request.cache_salt)
+        self.announce(entry, num_tokens)
         if self._rematch_frequency and blocks.enable_prefix_cache and num_tokens < num_uncomputed:
             entry.next_rematch = start + self.rematch_interval(sequence)
         return ScheduledSequence(request, sequence, start, num_tokens, placement.announcers)
+
+    def announce(self, entry: QueueEntry, num_tokens: int) -> None:
+        """Let prompts that come later in the step share what `entry` computes in it.
+
+        Not of one token, which may be computed as a decode is: see `placement`.
+        """
+        if self._is_sharing_in_batch and num_tokens > 1:
+            sequence = entry.sequence
+            end = sequence.num_computed_tokens + num_tokens
+            self._blocks[sequence.rank].announce(sequence, end, entry.request.cache_salt)
 
     def rematch_interval(self, sequence: Sequence) -> int:
         """Return after how many more computed tokens the prompt of `sequence` looks into the prefix cache again."""

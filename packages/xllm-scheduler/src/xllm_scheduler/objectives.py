@@ -112,6 +112,6 @@ class ObjectiveAssessor:
         remaining_s = assessment.remaining_s
         if remaining_s < -self._starvation_threshold * assessment.objective_s:
             return Urgency.STARVED
-        if remaining_s < assessment.estimate_s and not assessment.is_decode:
+        if remaining_s < assessment.estimate_s + self._latency.constant_s and not assessment.is_decode:
             return Urgency.LATE
         return Urgency.URGENT if remaining_s < self._urgency_coefficient * load_s else Urgency.CALM

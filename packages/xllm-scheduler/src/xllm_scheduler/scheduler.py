@@ -266,6 +266,8 @@ class Scheduler:
             budget.can_admit = False
             if victim is entry:
                 return None
+        if num_tokens > 1:
+            self._admission.announce(entry, num_tokens)
         return ScheduledSequence(entry.request, sequence, start, num_tokens)
 
     def _rematch(self, entry: QueueEntry) -> None:

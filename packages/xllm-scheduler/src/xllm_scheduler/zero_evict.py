@@ -36,13 +36,15 @@ class ZeroEvictGate:
     ) -> bool:
         """Return whether `candidate` can join `running`, those that hold blocks of `blocks`; takes nothing.
 
-        `matched` are the blocks that it would share. Shared blocks are counted once, and as held to the end of time: who
-        shares them may outlive whoever brought them.
+        Whoever would run alone may. `matched` are the blocks that it would share. Shared blocks are counted once, and as
+        held to the end of time: who shares them may outlive whoever brought them.
         """
         size = blocks.block_size
         num_new = blocks.num_blocks_for(candidate.sequence.num_tokens) - len(matched)
         num_left = blocks.num_available_blocks - num_new - blocks.count_unheld(matched)
         holders = [(entry.request, entry.sequence) for entry in running]
+        if not holders:
+            return True
         joined = [*holders, (candidate.request, candidate.sequence)]
         tokens = np.array([sequence.num_tokens for _, sequence in joined])
         times = np.array([self._num_tokens_left(request, sequence, size) for request, sequence in joined])

@@ -8,16 +8,18 @@ For a sequence with blocks of `block_size` (bs) tokens, as half-open ranges of i
     held        [0 ................................. len(block_table))      one reference each
     matched     [0 .. num_cached_tokens / bs)                               found in the prefix cache at admission
     published   [0 ......... num_computed_tokens // bs)                     full and computed: never written again
-    written to               [num_computed_tokens // bs .... )              this sequence is the only holder
+    written to               [num_computed_tokens // bs .... )              this sequence is the only writer
 
-Full computed blocks may be shared because nobody writes to them; the rest is private. A sequence that shares blocks
-therefore continues in a block of its own, and no copy is needed.
+Full computed blocks may be shared because nobody writes to them; the rest is private, but for blocks that become full in
+the coming step (`announce`). A sequence that shares blocks therefore continues in a block of its own, and no copy is
+needed.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import takewhile
 
 from xllm_framework.errors import IntegrityError, InvalidConfig
 from xllm_framework.kv_cache.block_pool import PADDING_BLOCK, BlockPool
@@ -97,9 +99,9 @@ class BlockManager:
     def rematch(self, sequence: Sequence, salt: str = "") -> int:
         """Replace blocks that `sequence`, which is in prefill, has yet to compute by known ones with the same content.
 
-        Returns how many tokens it need not compute any more, and counts them as computed.
+        Returns how many tokens it need not compute any more, and counts them as computed. What is only announced is left.
         """
-        matched = self.match_prefix(sequence, salt)
+        matched = list(takewhile(lambda block_id: block_id not in self._announced, self.match_prefix(sequence, salt)))
         num_matched_tokens = len(matched) * self.block_size
         num_saved = num_matched_tokens - sequence.num_computed_tokens
         if num_saved <= 0:
@@ -218,9 +220,9 @@ class BlockManager:
             references = self._pool.num_references(block_id)
             if references != held[block_id]:
                 raise IntegrityError(f"Block {block_id} has {references} references and {held[block_id]} holders.")
-        for block_id in private:
-            if held[block_id] != 1 or self._pool.is_retained(block_id):
-                raise IntegrityError(f"Block {block_id} is still written to, but it is shared or published.")
+        for block_id, num_writers in private.items():
+            if num_writers != 1 or self._pool.is_retained(block_id):
+                raise IntegrityError(f"Block {block_id} is still written to, but by several sequences, or published.")
         if held[PADDING_BLOCK]:
             raise IntegrityError("A sequence holds the padding block 0.")
         self._prefix_cache.check_integrity(self._pool.retained_flags)
