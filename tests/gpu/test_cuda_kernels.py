@@ -86,6 +86,23 @@ def test_rotation_and_cache_writes(heads, kv_heads, head_dim):
     assert all(torch.equal(cache, other) for cache, other in zip(caches, wanted, strict=True))
 
 
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64)])
+@pytest.mark.parametrize("num_tokens", [1, 77])
+def test_norm_and_rotation_in_one(num_tokens, heads, kv_heads, head_dim):
+    from xllm_kernels.cuda import ops
+
+    qkv = normal(num_tokens, heads + 2 * kv_heads, head_dim)
+    query, key, value = qkv.split((heads, kv_heads, kv_heads), 1)
+    positions = torch.randint(0, 500, (num_tokens,), device="cuda")
+    table, q_norm, k_norm = angles(500, head_dim), normal(head_dim), normal(head_dim)
+    expected = [rotated(normed(x, w, 1e-6), positions, table) for x, w in ((query, q_norm), (key, k_norm))]
+    kept = value.clone()
+    ops.norm_and_rotate(positions, query, key, q_norm, k_norm, 1e-6, table)
+    assert error_of(query, expected[0]) < 6e-3
+    assert error_of(key, expected[1]) < 6e-3
+    assert torch.equal(value, kept)
+
+
 def angles(num_positions: int, rotary_dim: int) -> torch.Tensor:
     steps = torch.arange(0, rotary_dim, 2, device="cuda").float() / rotary_dim
     turns = torch.arange(num_positions, device="cuda").float()[:, None] / 10000**steps

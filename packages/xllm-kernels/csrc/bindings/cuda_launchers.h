@@ -13,6 +13,8 @@ using Handle = nanobind::handle;
 void rms_norm(Handle x, Handle weight, double eps, Handle out, uintptr_t stream);
 void add_rms_norm(Handle x, Handle residual, Handle weight, double eps, uintptr_t stream);
 void rotary_embedding(Handle positions, Handle query, Handle key, Handle cos_sin_cache, uintptr_t stream);
+void norm_and_rotate(Handle positions, Handle query, Handle key, Handle q_norm, Handle k_norm, double eps,
+                     Handle cos_sin_cache, uintptr_t stream);
 void write_kv(Handle key, Handle value, Handle key_cache, Handle value_cache, Handle slot_mapping, uintptr_t stream);
 void silu_and_mul(Handle x, Handle out, uintptr_t stream);
 void argmax(Handle logits, Handle token_ids, Handle best, Handle workspace, Handle counters, uintptr_t stream);

@@ -16,6 +16,8 @@ NB_MODULE(_C_cuda, m) {
   m.def("rms_norm", &bindings::rms_norm, "x"_a, "weight"_a, "eps"_a, "out"_a, "stream"_a);
   m.def("add_rms_norm", &bindings::add_rms_norm, "x"_a, "residual"_a, "weight"_a, "eps"_a, "stream"_a);
   m.def("rotary_embedding", &bindings::rotary_embedding, "positions"_a, "query"_a, "key"_a, "cos_sin_cache"_a, "stream"_a);
+  m.def("norm_and_rotate", &bindings::norm_and_rotate, "positions"_a, "query"_a, "key"_a, "q_norm"_a, "k_norm"_a, "eps"_a,
+        "cos_sin_cache"_a, "stream"_a);
   m.def("write_kv", &bindings::write_kv, "key"_a, "value"_a, "key_cache"_a, "value_cache"_a, "slot_mapping"_a, "stream"_a);
   m.def("silu_and_mul", &bindings::silu_and_mul, "x"_a, "out"_a, "stream"_a);
   m.def("argmax", &bindings::argmax, "logits"_a, "token_ids"_a, "best"_a, "workspace"_a, "counters"_a, "stream"_a);

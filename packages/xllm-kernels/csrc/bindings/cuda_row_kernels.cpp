@@ -43,10 +43,11 @@ void add_rms_norm(Handle x_object, Handle residual_object, Handle weight_object,
                        as_stream(stream));
 }
 
-void rotary_embedding(Handle positions_object, Handle query_object, Handle key_object, Handle table_object,
-                      uintptr_t stream) {
-  const DeviceTensor positions(positions_object, "positions"), query(query_object, "query"), key(key_object, "key");
-  const DeviceTensor table(table_object, "cos_sin_cache");
+namespace {
+
+// Checked arguments of a rotation; the tensors must outlive their use.
+device::RotaryEmbeddingArgs rotation_of(const DeviceTensor& positions, const DeviceTensor& query, const DeviceTensor& key,
+                                        const DeviceTensor& table) {
   positions.expect_scalar(Scalar::int64);
   positions.expect_dims(1);
   positions.expect_dense_from(0);
@@ -58,18 +59,38 @@ void rotary_embedding(Handle positions_object, Handle query_object, Handle key_o
   table.expect_scalar(Scalar::float32);
   table.expect_dims(2);
   table.expect_dense_from(0);
-  device::rotary_embedding({.positions = positions.as<int64_t>(),
-                            .query = query.memory(),
-                            .key = key.memory(),
-                            .cos_sin = table.as<float>(),
-                            .num_tokens = positions.size(0),
-                            .num_heads = query.size(1),
-                            .num_kv_heads = key.size(1),
-                            .head_dim = query.size(2),
-                            .rotary_dim = table.size(1),
-                            .query_row_stride = query.row_stride(query.size(1) * query.size(2)),
-                            .key_row_stride = key.row_stride(key.size(1) * key.size(2))},
-                           as_stream(stream));
+  return {.positions = positions.as<int64_t>(),
+          .query = query.memory(),
+          .key = key.memory(),
+          .cos_sin = table.as<float>(),
+          .num_tokens = positions.size(0),
+          .num_heads = query.size(1),
+          .num_kv_heads = key.size(1),
+          .head_dim = query.size(2),
+          .rotary_dim = table.size(1),
+          .query_row_stride = query.row_stride(query.size(1) * query.size(2)),
+          .key_row_stride = key.row_stride(key.size(1) * key.size(2))};
+}
+
+}  // namespace
+
+void rotary_embedding(Handle positions_object, Handle query_object, Handle key_object, Handle table_object,
+                      uintptr_t stream) {
+  const DeviceTensor positions(positions_object, "positions"), query(query_object, "query"), key(key_object, "key");
+  const DeviceTensor table(table_object, "cos_sin_cache");
+  device::rotary_embedding(rotation_of(positions, query, key, table), as_stream(stream));
+}
+
+void norm_and_rotate(Handle positions_object, Handle query_object, Handle key_object, Handle q_norm_object,
+                     Handle k_norm_object, double eps, Handle table_object, uintptr_t stream) {
+  const DeviceTensor positions(positions_object, "positions"), query(query_object, "query"), key(key_object, "key");
+  const DeviceTensor table(table_object, "cos_sin_cache");
+  const device::RotaryEmbeddingArgs heads = rotation_of(positions, query, key, table);
+  device::norm_and_rotate({.heads = heads,
+                           .q_norm = optional_vector(q_norm_object, "q_norm", heads.head_dim),
+                           .k_norm = optional_vector(k_norm_object, "k_norm", heads.head_dim),
+                           .eps = static_cast<float>(eps)},
+                          as_stream(stream));
 }
 
 void write_kv(Handle key_object, Handle value_object, Handle key_cache_object, Handle value_cache_object,

@@ -4,6 +4,7 @@
 //   sequences x tokens   1 x 1024   8 x 1024   32 x 1024   128 x 1024   256 x 1024   32 x 8192
 //   one stage                 7.6       20.4        53.7          208          400         386
 //   ring                     10.6       15.7        36.5          138          265         265   (4.05 TB/s of KV)
+// Rings of 3 stages of 4 warps and of 3, 4 and 6 stages of 2 warps came within 2 % of it in whole steps.
 #include "decode_attention.cuh"
 
 #include <algorithm>
@@ -31,7 +32,7 @@ void run(const AttentionParameters& parameters, int batch, void* stream) {
 struct Configuration {
   void (*run_128)(const AttentionParameters&, int batch, void* stream);
   void (*run_64)(const AttentionParameters&, int batch, void* stream);
-  int tile;              // tokens
+  int tile;                     // tokens
   int blocks_a_multiprocessor;  // that fit into its shared memory
 };
 

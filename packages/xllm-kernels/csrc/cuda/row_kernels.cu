@@ -7,6 +7,7 @@
 #include "async_copy.cuh"
 #include "launch.h"
 #include "matrix.cuh"
+#include "norm_and_rotate.cuh"
 
 namespace xllm::kernels::cuda {
 namespace {
@@ -129,6 +130,28 @@ __global__ void rotary_embedding_kernel(const __grid_constant__ RotaryEmbeddingA
   }
 }
 
+// A warp takes one head of one token, four heads a block.
+template <int D>
+__global__ void norm_and_rotate_kernel(const __grid_constant__ NormAndRotateArgs args) {
+  launch_dependents();
+  wait_for_prerequisites();
+  constexpr int E = D / 32;
+  const RotaryEmbeddingArgs& heads = args.heads;
+  const int64_t token = blockIdx.x;
+  const int head = blockIdx.y * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool is_query = head < heads.num_heads;
+  if (head >= heads.num_heads + heads.num_kv_heads) return;
+  auto* row = is_query ? static_cast<__nv_bfloat16*>(heads.query) + token * heads.query_row_stride + head * D
+                       : static_cast<__nv_bfloat16*>(heads.key) + token * heads.key_row_stride + (head - heads.num_heads) * D;
+  float v[E];
+#pragma unroll
+  for (int i = 0; i < E; ++i) v[i] = __bfloat162float(row[lane * E + i]);
+  norm_and_rotate<D>(v, static_cast<const __nv_bfloat16*>(is_query ? args.q_norm : args.k_norm),
+                     heads.cos_sin + heads.positions[token] * D, args.eps, lane);
+#pragma unroll
+  for (int i = 0; i < E; ++i) row[lane * E + i] = __float2bfloat16(v[i]);
+}
+
 __global__ void write_kv_kernel(const __grid_constant__ WriteKvArgs args) {
   launch_dependents();
   wait_for_prerequisites();
@@ -172,6 +195,16 @@ void rotary_embedding(const RotaryEmbeddingArgs& args, void* stream) {
   if (args.num_tokens == 0) return;
   const int threads = threads_for((args.num_heads + args.num_kv_heads) * args.rotary_dim / 4);
   launch(rotary_embedding_kernel, "rotary_embedding", {grid_of(args.num_tokens), threads}, args, stream);
+}
+
+void norm_and_rotate(const NormAndRotateArgs& args, void* stream) {
+  const RotaryEmbeddingArgs& heads = args.heads;
+  if ((heads.head_dim != 64 && heads.head_dim != 128) || heads.rotary_dim != heads.head_dim)
+    throw std::invalid_argument("heads must have 64 or 128 numbers, all rotated");
+  if (heads.num_tokens == 0) return;
+  const auto blocks = static_cast<unsigned>((heads.num_heads + heads.num_kv_heads + 3) / 4);
+  const LaunchShape shape{dim3(static_cast<unsigned>(heads.num_tokens), blocks), 128};
+  launch(heads.head_dim == 64 ? norm_and_rotate_kernel<64> : norm_and_rotate_kernel<128>, "norm_and_rotate", shape, args, stream);
 }
 
 void write_kv(const WriteKvArgs& args, void* stream) {

@@ -8,6 +8,16 @@ LINEAR_STREAM_MAX_BATCH: int
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, stream: int) -> None: ...
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, stream: int) -> None: ...
 def rotary_embedding(positions: Tensor, query: Tensor, key: Tensor, cos_sin_cache: Tensor, stream: int) -> None: ...
+def norm_and_rotate(
+    positions: Tensor,
+    query: Tensor,
+    key: Tensor,
+    q_norm: Tensor,
+    k_norm: Tensor,
+    eps: float,
+    cos_sin_cache: Tensor,
+    stream: int,
+) -> None: ...
 def write_kv(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor, stream: int
 ) -> None: ...

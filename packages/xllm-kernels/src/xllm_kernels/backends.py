@@ -13,6 +13,7 @@ CUDA_OPERATIONS = (
     "rms_norm",
     "add_rms_norm",
     "rotary_embedding",
+    "norm_and_rotate",
     "write_kv",
     "silu_and_mul",
     "argmax",

@@ -31,6 +31,19 @@ def rotary_embedding(
     _C_cuda.rotary_embedding(positions, query, key, cos_sin_cache, current_stream())
 
 
+def norm_and_rotate(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    q_norm: torch.Tensor,
+    k_norm: torch.Tensor,
+    eps: float,
+    cos_sin_cache: torch.Tensor,
+) -> None:
+    """RMSNorm over each head of query [T, Hq, D] and key [T, Hk, D], D 64 or 128, then `rotary_embedding`; in place, one pass."""
+    _C_cuda.norm_and_rotate(positions, query, key, q_norm, k_norm, eps, cos_sin_cache, current_stream())
+
+
 def write_kv(
     key: torch.Tensor,
     value: torch.Tensor,

@@ -1,4 +1,4 @@
-"""One decode step at one padded batch size: its input on the device, and the graph that replays it.
+"""One decode step at one padded batch size: its input, and the graph that copies it, computes, and copies the results back.
 
 The first run computes eagerly, so its answer waits for nothing, and the graph is captured right after: about ten milliseconds, since
 capturing runs nothing. Graphs share one memory pool, as they never run at once. Knows nothing of models or of sampling.
@@ -34,8 +34,7 @@ class DecodeBuffers:
         self.device = device
         self.logits = torch.zeros((max_rows, vocab_size), dtype=torch.bfloat16, device=device)
         self._results = torch.zeros(2 * max_rows, dtype=torch.int32, device=device)
-        self._host_results = torch.zeros(2 * max_rows, dtype=torch.int32).pin_memory()
-        self._staging = torch.zeros(0, dtype=torch.int32)
+        self._host_results = torch.zeros(2 * max_rows, dtype=torch.int32, device="cpu").pin_memory()
         self.pool = torch.cuda.graph_pool_handle()
         self.capture_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -44,19 +43,14 @@ class DecodeBuffers:
         results = self._results[: 2 * num_rows]
         return self.logits[:num_rows], results[:num_rows], results[num_rows:].view(torch.float32)
 
-    def staging(self, size: int) -> torch.Tensor:
-        """Return pinned memory for `size` integers; what the last step copied has arrived."""
-        if len(self._staging) < size:
-            self._staging = torch.zeros(2 * size, dtype=torch.int32).pin_memory()
-        return self._staging[:size]
+    def send_results(self, num_rows: int) -> None:
+        """Start the copy of best ids and best logits to the host."""
+        self._host_results[: 2 * num_rows].copy_(self._results[: 2 * num_rows], non_blocking=True)
 
-    @torch.inference_mode()
     def read_results(self, num_rows: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """Wait for the step; return copies of its best ids int32 and best logits float32, padded rows included."""
-        host = self._host_results[: 2 * num_rows]
-        host.copy_(self._results[: 2 * num_rows], non_blocking=True)
         torch.cuda.current_stream().synchronize()
-        array = host.numpy().copy()
+        array = self._host_results[: 2 * num_rows].numpy().copy()
         return array[:num_rows], array[num_rows:].view(np.float32)
 
 
@@ -68,7 +62,9 @@ class CapturedDecode:
         self._buffers = buffers
         self._num_rows, self._width = num_rows, width
         self._max_seq_len = width * block_size
-        self._input = torch.zeros(num_rows * (2 + width), dtype=torch.int32, device=buffers.device)
+        self._host_input = torch.zeros(num_rows * (2 + width), dtype=torch.int32, device="cpu").pin_memory()
+        self._host_array = self._host_input.numpy()
+        self._input = torch.zeros(len(self._host_input), dtype=torch.int32, device=buffers.device)
         self._rows = DecodeRows(
             self._input[:num_rows],
             self._input[num_rows : 2 * num_rows],
@@ -89,23 +85,26 @@ class CapturedDecode:
         if self._graph is not None:
             self._graph.replay()
             return
-        self._step(self._rows, self._max_seq_len)
+        self._compute()
         if self._can_capture:
             self._capture()
 
+    def _compute(self) -> None:
+        self._input.copy_(self._host_input, non_blocking=True)
+        self._step(self._rows, self._max_seq_len)
+        self._buffers.send_results(self._num_rows)
+
     def _load(self, forward_input: ForwardInput) -> None:
-        """Copy the inputs in one transfer: token ids, lengths (0 for padded rows), block tables."""
+        """Lay the inputs out for one transfer: token ids, lengths (0 for padded rows), block tables."""
         num_rows, width = self._num_rows, self._width
         num_sequences = forward_input.num_sequences
-        staging = self._buffers.staging(len(self._input))
-        array = staging.numpy()
+        array = self._host_array
         array[:num_sequences] = forward_input.token_ids
         array[num_sequences:num_rows] = 0
         array[num_rows : num_rows + num_sequences] = forward_input.seq_lens
         array[num_rows + num_sequences : 2 * num_rows] = 0
         tables = forward_input.block_tables[:, :width]
         array[2 * num_rows :].reshape(num_rows, width)[:num_sequences, : tables.shape[1]] = tables
-        self._input.copy_(staging, non_blocking=True)
 
     def _capture(self) -> None:
         """Capture the step, or leave it eager for good where that fails."""
@@ -114,7 +113,7 @@ class CapturedDecode:
         try:
             with torch.cuda.stream(self._buffers.capture_stream):
                 graph.capture_begin(pool=self._buffers.pool, capture_error_mode="thread_local")
-                self._step(self._rows, self._max_seq_len)
+                self._compute()
                 graph.capture_end()
         except RuntimeError as error:
             logger.warning("Steps of %d rows stay eager, as no graph could be captured: %s", self._num_rows, error)

@@ -6,11 +6,12 @@ Chosen once when a model is built: the kernels of xllm-kernels where they serve,
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 
 KERNEL_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16,)}
+FUSED_HEAD_SIZES = (64, 128)
 KERNEL_NAMES = ("rms_norm", "add_rms_norm", "rotary_embedding", "silu_and_mul")
 
 
@@ -35,6 +36,23 @@ class Operations(Protocol):
 
     def silu_and_mul(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
         """Return silu(x[:, :I]) * x[:, I:]: [T, 2 I] -> [T, I]."""
+
+
+@runtime_checkable
+class FusesNormAndRotation(Protocol):
+    """`Operations` that can normalise heads and rotate them in one pass."""
+
+    def norm_and_rotate(
+        self,
+        positions: torch.Tensor,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        q_norm: torch.Tensor,
+        k_norm: torch.Tensor,
+        eps: float,
+        cos_sin_cache: torch.Tensor,
+    ) -> None:
+        """Normalise each head of query [T, Hq, D] and key [T, Hk, D], D in `FUSED_HEAD_SIZES`, then rotate it; in place."""
 
 
 def select_operations(dtype: torch.dtype, device: torch.device, name: str = "auto") -> Operations:

@@ -46,6 +46,15 @@ struct RotaryEmbeddingArgs {
 };
 void rotary_embedding(const RotaryEmbeddingArgs& args, void* stream);
 
+// Normalises every head of query and key (as rms_norm, over the head) and rotates it as rotary_embedding, in place.
+struct NormAndRotateArgs {
+  RotaryEmbeddingArgs heads;  // head_dim 64 or 128, all of it rotated
+  const void* q_norm;         // [head_dim]
+  const void* k_norm;         // [head_dim]
+  float eps;
+};
+void norm_and_rotate(const NormAndRotateArgs& args, void* stream);
+
 // Copies row t of key and value to slot slot_mapping[t] of the caches; a negative slot is skipped.
 struct WriteKvArgs {
   const void* key;              // [num_tokens, width], width = num_kv_heads * head_dim

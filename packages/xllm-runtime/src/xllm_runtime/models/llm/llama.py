@@ -23,7 +23,7 @@ from xllm_runtime.attention import AttentionMetadata, AttentionSpec, select_atte
 from xllm_runtime.layers.embedding import Embedding
 from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.norm import RMSNorm
-from xllm_runtime.layers.operations import Operations, select_operations
+from xllm_runtime.layers.operations import FUSED_HEAD_SIZES, FusesNormAndRotation, Operations, select_operations
 from xllm_runtime.layers.parameter import WeightTargets, fill_targets
 from xllm_runtime.layers.rotary import RotaryEmbedding
 from xllm_runtime.models.interface import KVCacheShape
@@ -69,6 +69,7 @@ class LlamaAttention(nn.Module):
         self.q_norm = blueprint.norm(args.head_dim) if args.has_qk_norm else None
         self.k_norm = blueprint.norm(args.head_dim) if args.has_qk_norm else None
         self.rotary = blueprint.rotary
+        self._operations, self._eps = blueprint.operations, args.rms_norm_eps
         spec = attention_spec(args, layer, blueprint.dtype)
         self._attention = select_attention(spec, blueprint.attention_backend)
         self._kv_cache: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -90,12 +91,25 @@ class LlamaAttention(nn.Module):
         query = query.unflatten(-1, (self._num_heads, self._head_dim))
         key = key.unflatten(-1, (self._num_kv_heads, self._head_dim))
         value = value.unflatten(-1, (self._num_kv_heads, self._head_dim))
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
-        self.rotary(positions, query, key)
+        query, key = self._norm_and_rotate(query, key, positions)
         attended = self._attention.forward(query, key, value, self.kv_cache, attention)
         output: torch.Tensor = self.o_proj(attended.flatten(1))
         return output
+
+    def _norm_and_rotate(
+        self, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return query [T, Hq, D] and key [T, Hk, D] as attention takes them; they may change in place."""
+        operations = self._operations
+        if self.q_norm is None or self.k_norm is None:
+            self.rotary(positions, query, key)
+        elif isinstance(operations, FusesNormAndRotation) and self._head_dim in FUSED_HEAD_SIZES:
+            norms, table = (self.q_norm.weight, self.k_norm.weight), self.rotary.cos_sin_cache
+            operations.norm_and_rotate(positions, query, key, *norms, self._eps, table)
+        else:
+            query, key = self.q_norm(query), self.k_norm(key)
+            self.rotary(positions, query, key)
+        return query, key
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield the tensors under `prefix`."""
