@@ -31,6 +31,9 @@ END = 256
 class ByteTokenizer:
     """Token id = byte value; 256 is special and ends a text."""
 
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return list(text.encode())
+
     def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
         return bytes(token_id for token_id in ids if token_id != END).decode("utf-8", "replace")
 
@@ -68,6 +71,7 @@ class FakeMaster:
         self.prepare_delay_s = 0.0
         self.seen: list[tuple[str | list[int] | ChatInput, SamplingParams, dict[str, object]]] = []
         self.cancelled: list[str] = []
+        self.seen_pauses: list[str] = []
         self._failure: str | None = None
         self._failure_callbacks: list[Callable[[str], None]] = []
         self._numbers = itertools.count()
@@ -122,6 +126,13 @@ class FakeMaster:
     @property
     def num_in_flight(self) -> int:
         return len(self._running)
+
+    def pause(self, mode: str) -> None:
+        self.seen_pauses.append(mode)
+        self.stats.pause_state = "paused"
+
+    def resume(self) -> None:
+        self.stats.pause_state = "running"
 
     def health(self) -> str | None:
         return self._failure

@@ -11,7 +11,7 @@ from support.engine_side import GREEDY, EngineSide
 from support.script_engine import SCRIPT_ARGS, ScriptEngine
 from xllm_framework.errors import EngineDead
 from xllm_framework.request import SamplingParams
-from xllm_framework.request.messages import AbortRequests, AddRequest, Shutdown
+from xllm_framework.request.messages import AbortRequests, AddRequest, Pause, Resume, Shutdown
 
 
 class ScriptSide(EngineSide):
@@ -170,6 +170,32 @@ def test_run_ends_on_shutdown():
     side.inbox.put(Shutdown())
     side.loop.run()
     assert side.engine.num_steps == 0, "messages are applied before the next step, Shutdown too"
+
+
+def test_a_paused_loop_computes_nothing_and_goes_on_after():
+    side = ScriptSide()
+    side.add("a", script("Hello", " world"))
+    side.step()
+    side.loop.apply(Pause("keep"))
+    side.finish()
+    assert side.stats.pause_state == "paused"
+    assert side.stats.num_waiting == 1
+    assert side.holds_nothing
+    assert not side.reasons
+    side.loop.apply(Resume())
+    assert side.stats.pause_state == "running"
+    side.finish()
+    assert side.text("a").startswith(b"Hello world")
+
+
+def test_a_pause_can_end_what_runs():
+    side = ScriptSide()
+    side.add("a", script("Hello", " world"))
+    side.step()
+    side.loop.apply(Pause("abort"))
+    side.finish()
+    assert side.stats.pause_state == "paused"
+    assert side.reasons["a", 0] == "abort"
 
 
 def test_200_random_requests_with_aborts_in_24_blocks():

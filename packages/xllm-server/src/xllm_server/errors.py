@@ -20,6 +20,24 @@ class UnknownModel(InvalidRequest):
     kind = "model_not_found"
 
 
+class UnknownResponse(InvalidRequest):
+    """The request names an answer that is not kept (any more)."""
+
+    kind = "response_not_found"
+
+
+class Unimplemented(XLLMError):
+    """The route is known and does nothing yet; the message says why."""
+
+    kind = "unimplemented"
+
+
+class Forbidden(XLLMError):
+    """The caller may not do this, whatever key it sends."""
+
+    kind = "forbidden"
+
+
 class UnknownRoute(XLLMError):
     """No such path."""
 
@@ -69,6 +87,8 @@ _MEANINGS = {
     "invalid_request": _Meaning(400, "invalid_request_error"),
     "request_too_long": _Meaning(400, "invalid_request_error", "context_length_exceeded"),
     "invalid_api_key": _Meaning(401, "authentication_error", "invalid_api_key"),
+    "forbidden": _Meaning(403, "permission_error", "forbidden"),
+    "response_not_found": _Meaning(404, "invalid_request_error", "response_not_found"),
     "model_not_found": _Meaning(404, "invalid_request_error", "model_not_found"),
     "not_found": _Meaning(404, "invalid_request_error", "not_found"),
     "method_not_allowed": _Meaning(405, "invalid_request_error", "method_not_allowed"),
@@ -79,6 +99,7 @@ _MEANINGS = {
     "out_of_blocks": _Meaning(503, "server_error", "out_of_blocks"),
     "shutting_down": _Meaning(503, "server_error", "shutting_down"),
     "engine_dead": _Meaning(503, "server_error", "engine_dead"),
+    "unimplemented": _Meaning(501, "server_error", "unimplemented"),
     "request_failed": _Meaning(500, "server_error", "request_failed"),
 }
 _INTERNAL = _Meaning(500, "server_error", "internal")
@@ -109,7 +130,7 @@ def error_response(error: XLLMError) -> Response:
         wait_s = SHUTDOWN_RETRY_AFTER_S if status == 503 else getattr(error, "retry_after_s", 1.0)
         headers["Retry-After"] = str(max(1, math.ceil(wait_s)))
     if status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
+        headers["WWW-Authenticate"] = 'Bearer, Basic realm="xLLM"'
     return Response(error_body(error), status, headers, media_type="application/json")
 
 

@@ -5,7 +5,6 @@ The socket is bound first, so that a taken port costs no model load; FastAPI is 
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 import sys
@@ -14,7 +13,9 @@ from typing import TYPE_CHECKING
 
 from xllm_framework.config import ServiceConfig, XLLMConfig
 from xllm_framework.errors import InvalidConfig, XLLMError
+from xllm_runtime.log_format import configure_logging
 from xllm_server.parsers.model_parsers import ModelParsers, check_parser_names
+from xllm_server.tls import check_certificate
 
 if TYPE_CHECKING:
     from xllm_runtime.master import LLMMaster
@@ -31,15 +32,12 @@ def launch(config: XLLMConfig) -> int:
 
     0 after SIGTERM or Ctrl-C, 1 when the engine died, 2 when the model or an option cannot be served.
     """
-    logging.basicConfig(
-        level=config.service.log_level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    configure_logging(config.service.log_level, config.service.log_format)
     imports = threading.Thread(target=_import_server, daemon=True)
     imports.start()
     try:
         check_parser_names(config.model)
+        check_certificate(config.service)
         with bind(config.service) as listener:
             master = _load(config)
             imports.join()
@@ -76,10 +74,10 @@ def bind(config: ServiceConfig) -> socket.socket:
     return listener
 
 
-def address_of(listener: socket.socket) -> str:
+def address_of(listener: socket.socket, scheme: str = "http") -> str:
     """Return the URL at which a bound socket is reached."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _import_server() -> None:

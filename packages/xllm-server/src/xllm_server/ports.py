@@ -9,13 +9,16 @@ from collections.abc import Callable
 from typing import Protocol, Unpack
 
 from xllm_framework.request import RequestOutput, SamplingParams
-from xllm_framework.request.messages import EngineReady, EngineStats
+from xllm_framework.request.messages import EngineReady, EngineStats, PauseMode
 from xllm_runtime.master import ChatInput, PreparedRequest
 from xllm_runtime.master.prepared_request import RequestOptions
 
 
 class Tokenizer(Protocol):
-    """From token ids to text."""
+    """From text to token ids and back."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the ids of `text`."""
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
         """Return the text of `ids`."""
@@ -66,6 +69,12 @@ class Master(Protocol):
 
     def cancel(self, request_id: str) -> None:
         """Give the request up; unknown ids are ignored."""
+
+    def pause(self, mode: PauseMode) -> None:
+        """Stop computing; does not wait: `stats.pause_state` says when that is so."""
+
+    def resume(self) -> None:
+        """Go on; does not wait."""
 
     def health(self) -> str | None:
         """Return None when all is well, else the reason."""

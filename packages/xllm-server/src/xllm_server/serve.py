@@ -69,6 +69,8 @@ async def _serve(config: ServiceConfig, master: Master, parsers: ModelParsers, l
             timeout_keep_alive=75,
             timeout_graceful_shutdown=CONNECTION_TIMEOUT_S,
             server_header=False,
+            ssl_certfile=config.ssl_certfile or None,
+            ssl_keyfile=config.ssl_keyfile or None,
         )
     )
     lifecycle = Lifecycle(state, server)
@@ -76,7 +78,7 @@ async def _serve(config: ServiceConfig, master: Master, parsers: ModelParsers, l
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started and not serving.done():
         await asyncio.sleep(0.005)
-    print(f"Ready at {address_of(listener)}", flush=True)
+    print(f"Ready at {address_of(listener, 'https' if config.ssl_certfile else 'http')}", flush=True)
     await serving
     state.executor.shutdown(wait=False, cancel_futures=True)
     await asyncio.get_running_loop().run_in_executor(None, master.close)

@@ -6,10 +6,14 @@ Written straight to ASGI's `send`: one call for all events that a step brought, 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 import msgspec
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
+
+from xllm_framework.errors import XLLMError
+from xllm_server.errors import error_body
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
@@ -20,9 +24,14 @@ def event(content: msgspec.Struct) -> bytes:
     return b"data: " + _encode(content) + b"\n\n"
 
 
-def error_event(body: bytes) -> bytes:
-    """Return one event that holds an error object, already JSON."""
-    return b"data: " + body + b"\n\n"
+def named_event(name: str, content: msgspec.Struct | dict[str, Any]) -> bytes:
+    """Return one event of a kind that has a name."""
+    return b"event: " + name.encode() + b"\ndata: " + _encode(content) + b"\n\n"
+
+
+def error_event(error: XLLMError) -> bytes:
+    """Return one event that holds OpenAI's error object."""
+    return b"data: " + error_body(error) + b"\n\n"
 
 
 class EventStream(StreamingResponse):

@@ -29,6 +29,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "max_body_bytes": (1, UNLIMITED),
     "max_concurrent_requests": (1, UNLIMITED),
     "shutdown_timeout": (0, UNLIMITED),
+    "step_timeout": (0, UNLIMITED),
     "num_request_handling_threads": (1, 1024),
 }
 """Option name -> (smallest, largest) value; infinity and NaN are never allowed."""

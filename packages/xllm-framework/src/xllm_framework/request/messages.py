@@ -5,10 +5,16 @@ Knows nothing of how the messages travel: an in-process queue hands the objects 
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from xllm_framework.request.sampling_params import SamplingParams
 from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObjectives
+
+PauseMode = Literal["keep", "abort", "wait"]
+"""What becomes of the work at hand: computed anew after the pause, ended, or finished first."""
+PauseState = Literal["running", "pausing", "paused"]
 
 
 class AddRequest(msgspec.Struct, tag="add", array_like=True, frozen=True):
@@ -35,11 +41,21 @@ class AbortRequests(msgspec.Struct, tag="abort", array_like=True, frozen=True):
     request_ids: list[str | tuple[str, int]]
 
 
+class Pause(msgspec.Struct, tag="pause", array_like=True, frozen=True):
+    """Stop planning steps; `EngineStats.pause_state` says when that has come into force."""
+
+    mode: PauseMode
+
+
+class Resume(msgspec.Struct, tag="resume", array_like=True, frozen=True):
+    """Plan steps again."""
+
+
 class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True):
     """End the loop after the step in flight."""
 
 
-ToEngine = AddRequest | AbortRequests | Shutdown
+ToEngine = AddRequest | AbortRequests | Pause | Resume | Shutdown
 
 
 class WireLogprob(msgspec.Struct, array_like=True, frozen=True):
@@ -88,6 +104,7 @@ class EngineStats(msgspec.Struct, array_like=True):
     """Prompt tokens found there."""
     step_time_s: float = 0.0
     """Time spent in steps, in all."""
+    pause_state: PauseState = "running"
 
 
 class StepOutputs(msgspec.Struct, tag="outputs", array_like=True, frozen=True):
@@ -110,6 +127,13 @@ class EngineReady(msgspec.Struct, tag="ready", array_like=True, frozen=True):
     dtype: str
 
 
+class Heartbeat(msgspec.Struct, tag="heartbeat", array_like=True, frozen=True):
+    """The engine side is alive; sent about once a second, from a thread of its own."""
+
+    step_age_s: float
+    """How long the step under way has taken so far; 0 between steps."""
+
+
 class EngineFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     """The engine side cannot start, or its loop has ended by an error: nothing more will come."""
 
@@ -117,4 +141,4 @@ class EngineFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     kind: str
 
 
-FromEngine = StepOutputs | EngineReady | EngineFailed
+FromEngine = StepOutputs | EngineReady | Heartbeat | EngineFailed

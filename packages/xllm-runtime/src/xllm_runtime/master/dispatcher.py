@@ -14,8 +14,9 @@ from collections.abc import Callable
 
 from xllm_framework.errors import EngineDead, InvalidRequest, RequestFailed, ShuttingDown
 from xllm_framework.request import FinishReason, RequestOutput, RequestTimings, SequenceOutput, TokenLogprob
-from xllm_framework.request.messages import EngineFailed, EngineStats, FromEngine, SequenceDelta, StepOutputs
+from xllm_framework.request.messages import EngineFailed, EngineStats, FromEngine, Heartbeat, SequenceDelta, StepOutputs
 from xllm_framework.tokenizer import Tokenizer
+from xllm_runtime.master.heartbeat import EnginePulse
 from xllm_runtime.master.prepared_request import PreparedRequest
 from xllm_runtime.master.sequence_stream import SequenceStream, token_logprob
 
@@ -150,6 +151,8 @@ class RequestOutputDispatcher:
         """Why nothing more will come, once that is so."""
         self.stats = EngineStats()
         """As of the latest step."""
+        self.pulse = EnginePulse(clock)
+        """Whether the engine side is alive."""
 
     @property
     def num_in_flight(self) -> int:
@@ -215,6 +218,8 @@ class RequestOutputDispatcher:
     def _handle(self, event: FromEngine | _Cancelled) -> None:
         if isinstance(event, StepOutputs):
             self._dispatch(event)
+        elif isinstance(event, Heartbeat):
+            self.pulse.beat(event)
         elif isinstance(event, _Cancelled):
             if (in_flight := self._in_flight.get(event)) is not None:
                 self._finish(in_flight, in_flight.end(FinishReason.ABORT))

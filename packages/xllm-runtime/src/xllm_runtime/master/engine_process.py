@@ -20,6 +20,7 @@ import msgspec
 from xllm_framework.config import XLLMConfig
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request.messages import FromEngine, Shutdown, ToEngine
+from xllm_runtime.log_format import configure_logging
 from xllm_runtime.master.wire import encode_frame, read_messages
 
 
@@ -41,9 +42,7 @@ def main() -> int:
     os.set_inheritable(handover.socket_fd, False)
     connection = socket.socket(fileno=handover.socket_fd)
     config = XLLMConfig.from_flat(handover.options, "the handover to the engine process")
-    logging.basicConfig(
-        level=config.service.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    configure_logging(config.service.log_level, config.service.log_format)
     from xllm_runtime.master.engine_side import run_engine_side  # torch loads while the parent finds the model
 
     line = sys.stdin.buffer.readline()

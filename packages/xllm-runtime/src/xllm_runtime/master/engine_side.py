@@ -17,6 +17,7 @@ from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import StoppingChecker
 from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine, ToEngine
 from xllm_runtime.engine.llm import LLMEngine
+from xllm_runtime.master.heartbeat import HeartbeatThread
 from xllm_runtime.master.loop import EngineLoop
 from xllm_scheduler import Scheduler
 
@@ -60,11 +61,14 @@ def run_engine_side(
             dtype=engine.dtype,
         )
     )
+    heartbeat = HeartbeatThread(loop, emit)
     try:
+        heartbeat.start()
         loop.run()
     except Exception as error:  # the loop is broken: the front side must tell everybody
         emit(_failed(error, "The engine's loop has ended", kind=EngineDead.kind))
     finally:
+        heartbeat.stop()
         engine.close()
 
 

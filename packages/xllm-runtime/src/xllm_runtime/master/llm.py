@@ -18,7 +18,15 @@ from xllm_framework.errors import QueueFull, ShuttingDown
 from xllm_framework.model import ModelArgs, load_model_args
 from xllm_framework.model.source import resolve_model
 from xllm_framework.request import SamplingParams
-from xllm_framework.request.messages import AbortRequests, EngineFailed, EngineReady, EngineStats
+from xllm_framework.request.messages import (
+    AbortRequests,
+    EngineFailed,
+    EngineReady,
+    EngineStats,
+    Pause,
+    PauseMode,
+    Resume,
+)
 from xllm_framework.tokenizer import Tokenizer, load_tokenizer
 from xllm_runtime.auto_config import model_name
 from xllm_runtime.master.chat_input import ChatInput
@@ -152,6 +160,14 @@ class LLMMaster:
         """
         self._dispatcher.cancel(request_id)
 
+    def pause(self, mode: PauseMode) -> None:
+        """Let the engine stop computing; does not wait: `stats.pause_state` says when it has. New requests wait."""
+        self._client.send(Pause(mode))
+
+    def resume(self) -> None:
+        """Let the engine go on; does not wait."""
+        self._client.send(Resume())
+
     @property
     def stats(self) -> EngineStats:
         """Gauges and counters as of the engine's latest step."""
@@ -166,7 +182,9 @@ class LLMMaster:
         """Return None while requests are served, else why not."""
         if self._dispatcher.failure is not None:
             return self._dispatcher.failure.message
-        return "The engine is about to stop." if self._is_draining else None
+        if self._is_draining:
+            return "The engine is about to stop."
+        return self._dispatcher.pulse.complaint(self.config.service.step_timeout)
 
     def on_engine_failure(self, callback: Callable[[str], None]) -> None:
         """Call `callback` with the reason, on the dispatcher's thread, once the engine side has ended by an error."""

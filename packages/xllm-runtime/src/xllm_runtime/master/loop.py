@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -18,6 +19,9 @@ from xllm_framework.request import FinishReason, Request
 from xllm_framework.request.messages import (
     AbortRequests,
     AddRequest,
+    EngineStats,
+    Pause,
+    Resume,
     SequenceDelta,
     Shutdown,
     StepOutputs,
@@ -26,6 +30,7 @@ from xllm_framework.request.messages import (
 from xllm_runtime.master.isolation import execute_one_by_one
 from xllm_runtime.master.steps_in_flight import NOTHING_IN_FLIGHT, OverlappedEngine, StepInFlight
 from xllm_scheduler import Scheduler
+from xllm_scheduler.pause import PauseMode
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +62,8 @@ class EngineLoop:
         self._check_integrity = check_integrity
         self._in_flight = NOTHING_IN_FLIGHT
         self.next_step = self.step_overlapped if is_overlapped else self.step
+        self.step_began_s: float | None = None
+        """Reading of the monotonic clock at the begin of the step under way. Read on other threads."""
         self._failures: dict[str, str] = {}
         """Requests that failed in the step under way, and were aborted: request id -> why."""
 
@@ -68,7 +75,9 @@ class EngineLoop:
             IntegrityError: an invariant does not hold.
         """
         while self._take_messages():
+            self.step_began_s = time.monotonic()
             self.next_step()
+            self.step_began_s = None
 
     @property
     def has_work(self) -> bool:
@@ -90,7 +99,7 @@ class EngineLoop:
         """Let the scheduler take a step's results, and emit what it makes of them."""
         deltas = self._scheduler.update(computed, outputs)
         self._explain_failures(deltas)
-        self._emit(StepOutputs(deltas, self._scheduler.stats()))
+        self._emit(StepOutputs(deltas, self._stats()))
         if self._check_integrity:
             self._scheduler.check_integrity()
 
@@ -105,11 +114,20 @@ class EngineLoop:
                 return False
             self.apply(message)
 
-    def apply(self, message: AddRequest | AbortRequests) -> None:
-        """Add a request, or abort some; between two steps."""
-        if isinstance(message, AbortRequests):
-            self._scheduler.abort(message.request_ids)
-            return
+    def apply(self, message: AddRequest | AbortRequests | Pause | Resume) -> None:
+        """Add a request, abort some, pause or resume; between two steps."""
+        match message:
+            case AddRequest():
+                self._add(message)
+            case AbortRequests():
+                self._scheduler.abort(message.request_ids)
+            case Pause():
+                self._scheduler.pause(PauseMode(message.mode))
+            case Resume():
+                self._scheduler.resume()
+                self._emit(StepOutputs([], self._stats()))
+
+    def _add(self, message: AddRequest) -> None:
         try:
             self._scheduler.add_request(_request(message))
         except XLLMError as error:
@@ -119,7 +137,12 @@ class EngineLoop:
                 )
                 for index in range(message.sampling.n)
             ]
-            self._emit(StepOutputs(deltas, self._scheduler.stats()))
+            self._emit(StepOutputs(deltas, self._stats()))
+
+    def _stats(self) -> EngineStats:
+        stats = self._scheduler.stats()
+        stats.pause_state = self._scheduler.pause_state.value
+        return stats
 
     def _execute(self, group: BatchGroup) -> tuple[BatchGroup, list[ForwardOutput]]:
         """Execute `group`; when that fails, what of it can be executed, and abort the requests that cannot."""

@@ -32,28 +32,9 @@ class ChatService(GenerationService[ChatCompletionRequest]):
         params = body.to_sampling(
             keeps_special_tokens=any(parser is not None and parser.needs_special_tokens for parser in parsers)
         )
-        is_continued = bool(body.continue_final_message)
-        opens_turn = not is_continued if body.add_generation_prompt is None else body.add_generation_prompt
 
         def prepare(request_id: str) -> Sequence[PreparedRequest]:
-            chat = ChatInput(
-                messages=body.template_messages(),
-                tools=tools or None,
-                add_generation_prompt=opens_turn,
-                continue_final_message=is_continued,
-                template_kwargs=body.template_kwargs(),
-            )
-            return [
-                self._state.master.prepare_chat(
-                    chat,
-                    params,
-                    request_id=request_id,
-                    priority=body.priority or 0,
-                    deadline_s=body.deadline_s(),
-                    cache_salt=body.cache_salt or "",
-                    is_offline=bool(body.offline),
-                )
-            ]
+            return [self._state.master.prepare_chat(chat_input(body), params, **body.options(request_id))]
 
         return prepare
 
@@ -85,6 +66,18 @@ class ChatService(GenerationService[ChatCompletionRequest]):
                 "tools",
             )
         return (parsers.tool_call if tools else None), parsers.reasoning
+
+
+def chat_input(body: ChatCompletionRequest) -> ChatInput:
+    """Return what the chat template gets of `body`."""
+    is_continued = bool(body.continue_final_message)
+    return ChatInput(
+        messages=body.template_messages(),
+        tools=body.offered_tools() or None,
+        add_generation_prompt=not is_continued if body.add_generation_prompt is None else body.add_generation_prompt,
+        continue_final_message=is_continued,
+        template_kwargs=body.template_kwargs(),
+    )
 
 
 def _reasoning_start(body: ChatCompletionRequest, prompt: str) -> ReasoningStart:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from xllm_framework.errors import XLLMError
 from xllm_framework.request import FinishReason, RequestOutput, SequenceOutput
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.logprobs import LogprobsRenderer
@@ -29,7 +30,7 @@ from xllm_server.protocol.chat import (
 )
 from xllm_server.protocol.tools import FunctionCall, FunctionCallDelta, ToolCall, ToolCallChunk
 from xllm_server.protocol.usage import CompletionTokensDetails, Usage
-from xllm_server.sse import event
+from xllm_server.sse import DONE, error_event, event
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +117,16 @@ class ChatRendering:
         return b"".join([event(self._chunk([chunk])) for chunk in chunks])
 
     def end(self, generation: Generation) -> bytes:
-        """Return the usage chunk, when asked for."""
+        """Return the usage chunk, when asked for, and the end mark."""
         if not self._body.includes_usage:
-            return b""
+            return DONE
         chunk = self._chunk([])
         chunk.usage = self._usage(generation)
-        return event(chunk)
+        return event(chunk) + DONE
+
+    def failure(self, error: XLLMError) -> bytes:
+        """Return the event that ends a stream which failed."""
+        return error_event(error)
 
     def whole(self, results: Sequence[RequestOutput], generation: Generation) -> msgspec.Struct:
         """Return the whole answer."""

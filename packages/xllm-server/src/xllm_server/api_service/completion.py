@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from xllm_framework.errors import XLLMError
 from xllm_framework.request import RequestOutput, SequenceOutput, TokenLogprob
 from xllm_runtime.master import PreparedRequest
 from xllm_server.api_service.generation import Generation
@@ -19,7 +20,7 @@ from xllm_server.api_service.service import GenerationService
 from xllm_server.ports import Tokenizer
 from xllm_server.protocol.completion import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 from xllm_server.protocol.usage import Usage
-from xllm_server.sse import event
+from xllm_server.sse import DONE, error_event, event
 
 
 class CompletionService(GenerationService[CompletionRequest]):
@@ -35,17 +36,10 @@ class CompletionService(GenerationService[CompletionRequest]):
         prompts = body.prompts()
 
         def prepare(request_id: str) -> Sequence[PreparedRequest]:
-            deadline_s = body.deadline_s()
+            options = body.options(request_id)
             return [
                 self._state.master.prepare_completion(
-                    prompt,
-                    params,
-                    add_special_tokens=body.add_special_tokens is not False,
-                    request_id=request_id,
-                    priority=body.priority or 0,
-                    deadline_s=deadline_s,
-                    cache_salt=body.cache_salt or "",
-                    is_offline=bool(body.offline),
+                    prompt, params, add_special_tokens=body.add_special_tokens is not False, **options
                 )
                 for prompt in prompts
             ]
@@ -92,12 +86,16 @@ class CompletionRendering:
         return b"".join(events)
 
     def end(self, generation: Generation) -> bytes:
-        """Return the usage chunk, when asked for."""
+        """Return the usage chunk, when asked for, and the end mark."""
         if not self._body.includes_usage:
-            return b""
+            return DONE
         chunk = self._chunk([])
         chunk.usage = generation.usage
-        return event(chunk)
+        return event(chunk) + DONE
+
+    def failure(self, error: XLLMError) -> bytes:
+        """Return the event that ends a stream which failed."""
+        return error_event(error)
 
     def whole(self, results: Sequence[RequestOutput], generation: Generation) -> msgspec.Struct:
         """Return the whole answer."""

@@ -121,6 +121,12 @@ class Generation:
         if self._is_closed:
             return
         self._is_closed = True
+        usage = self.usage
+        self._http.state.token_counts = {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.prompt_tokens_details.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+        }
         self._cancel_running()
         self._queue.close()
         if self._watcher is not None:

@@ -1,4 +1,4 @@
-"""The steps that chat and completion requests share, from the HTTP request to the response. Knows no JSON shapes.
+"""The steps that all generating requests share, from the HTTP request to the response. Knows no JSON shapes.
 
     admit -> read -> decode and check -> prepare (thread pool) -> submit -> first output -> answer
 
@@ -22,11 +22,12 @@ from xllm_framework.request import RequestOutput
 from xllm_runtime.master import PreparedRequest
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.output_bridge import PromptOutput
-from xllm_server.errors import ServerFault, error_body
+from xllm_server.errors import ServerFault
 from xllm_server.limits import read_body
 from xllm_server.protocol.decode import check_content_type, decode_request
-from xllm_server.protocol.generation import GenerationRequest
-from xllm_server.sse import DONE, EventStream, error_event
+from xllm_server.protocol.generation import EngineRequest
+from xllm_server.request_deadline import shorten_timeout
+from xllm_server.sse import EventStream
 from xllm_server.state import ServerState
 
 LARGE_BODY_BYTES = 32 * 1024
@@ -36,18 +37,21 @@ LARGE_ANSWER_TOKENS = 2048
 CLIENT_LEFT = 499
 """Status of an answer that nobody reads; the log and the metrics see it."""
 
-BodyT = TypeVar("BodyT", bound=GenerationRequest)
+BodyT = TypeVar("BodyT", bound=EngineRequest)
 logger = logging.getLogger(__name__)
 
 
 class Rendering(Protocol):
-    """The JSON of one answer: `encode` and `end` for a stream, `whole` for the rest."""
+    """The JSON of one answer: `encode`, `end` and `failure` for a stream, `whole` for the rest."""
 
     def encode(self, outputs: Sequence[PromptOutput]) -> bytes:
         """Return the events of what came since the last call; may be empty."""
 
     def end(self, generation: Generation) -> bytes:
-        """Return the events after the last output, without the end mark."""
+        """Return the events after the last output."""
+
+    def failure(self, error: XLLMError) -> bytes:
+        """Return the event that ends a stream which failed."""
 
     def whole(self, results: Sequence[RequestOutput], generation: Generation) -> msgspec.Struct:
         """Return the body of an answer that is not streamed."""
@@ -78,7 +82,7 @@ class GenerationService(ABC, Generic[BodyT]):
         """
         generation = Generation(self._state, http)
         try:
-            body = await self._read(http)
+            body = await read_request(self._state, http, self.body_type)
             prepare = self.check(body)
             request_id = self._request_id(http, body)
             await generation.start(lambda: prepare(request_id), is_streamed=bool(body.stream))
@@ -97,17 +101,6 @@ class GenerationService(ABC, Generic[BodyT]):
         generation.close()
         return response
 
-    async def _read(self, http: Request) -> BodyT:
-        check_content_type(http.headers.get("content-type"))
-        content = await read_body(http, self._state.config.max_body_bytes)
-        if len(content) > LARGE_BODY_BYTES:
-            loop = asyncio.get_running_loop()
-            body = await loop.run_in_executor(self._state.executor, decode_request, content, self.body_type)
-        else:
-            body = decode_request(content, self.body_type)
-        self._state.check_model(body.model)
-        return body
-
     async def _whole(self, rendering: Rendering, results: Sequence[RequestOutput], generation: Generation) -> bytes:
         """Return the body of an answer that is not streamed; a long one is parsed and encoded in the thread pool."""
 
@@ -119,12 +112,30 @@ class GenerationService(ABC, Generic[BodyT]):
         return await asyncio.get_running_loop().run_in_executor(self._state.executor, encode)
 
     @staticmethod
-    def _request_id(http: Request, body: GenerationRequest) -> str:
+    def _request_id(http: Request, body: EngineRequest) -> str:
         """Return the id that answers and logs carry: the header's, else the body's, else a fresh one."""
         if body.request_id is not None and not http.state.has_request_id:
             http.state.request_id = body.request_id
         request_id: str = http.state.request_id
         return request_id
+
+
+async def read_request(state: ServerState, http: Request, body_type: type[BodyT]) -> BodyT:
+    """Read and decode a body, check the model that it names, and take the headers into account.
+
+    Raises:
+        XLLMError: it is refused.
+    """
+    check_content_type(http.headers.get("content-type"))
+    content = await read_body(http, state.config.max_body_bytes)
+    if len(content) > LARGE_BODY_BYTES:
+        loop = asyncio.get_running_loop()
+        body = await loop.run_in_executor(state.executor, decode_request, content, body_type)
+    else:
+        body = decode_request(content, body_type)
+    state.check_model(body.model)
+    shorten_timeout(body, http.headers)
+    return body
 
 
 async def _events(generation: Generation, rendering: Rendering) -> AsyncGenerator[bytes, None]:
@@ -136,12 +147,12 @@ async def _events(generation: Generation, rendering: Rendering) -> AsyncGenerato
                 return
             events = rendering.encode(outputs)
             if generation.is_finished:
-                yield events + rendering.end(generation) + DONE
+                yield events + rendering.end(generation)
                 return
             if events:
                 yield events
     except XLLMError as error:
-        yield error_event(error_body(error))
+        yield rendering.failure(error)
     except Exception:
         logger.exception("A stream failed.")
-        yield error_event(error_body(ServerFault("The server failed to render this answer; its log says why.")))
+        yield rendering.failure(ServerFault("The server failed to render this answer; its log says why."))

@@ -1,4 +1,4 @@
-"""The fields that chat and completion requests share, and what they mean in sampling. Knows nothing of prompts.
+"""The fields that generating requests share, and what they mean in sampling. Knows nothing of prompts.
 
 Names, types and defaults are OpenAI's where it has the field; the rest are xLLM's, with the names that other servers use.
 Null always means the same as leaving the field out.
@@ -12,7 +12,8 @@ from typing import Annotated
 import msgspec
 
 from xllm_framework.errors import InvalidRequest
-from xllm_framework.request import SamplingParams
+from xllm_framework.request import NO_OBJECTIVES, SamplingParams, ServiceObjectives
+from xllm_runtime.master.prepared_request import RequestOptions
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """Integers that travel to the engine and into its arrays."""
@@ -29,12 +30,66 @@ class StreamOptions(msgspec.Struct, frozen=True):
     """Send one more chunk with the token counts, without choices, before the end."""
 
 
-class GenerationRequest(msgspec.Struct, kw_only=True):
-    """Fields of every generating request; see the module."""
+class EngineRequest(msgspec.Struct, kw_only=True):
+    """Fields of every request that the engine serves, whoever's API it follows: who asks, and how soon it must be served."""
 
     model: str | None = None
     """Must be the served model's name; left out, that is taken."""
     stream: bool | None = None
+    request_id: str | None = None
+    """Names the request in answers and logs; need not be unique. The header X-Request-Id goes before it."""
+    priority: Int32 | None = None
+    cache_salt: str | None = None
+    """Only requests with an equal salt share cached prompts."""
+    offline: bool | None = None
+    """Best effort: may wait behind and be preempted by others."""
+    timeout: float | None = None
+    """Seconds that the request may wait for its first step; then it is given up with 503. The header X-Request-Timeout
+    can only shorten it."""
+    ttft_slo_ms: float | None = None
+    """Time to first token to aim at, where the server's strategy looks at it; so are the fields below."""
+    tpot_slo_ms: float | None = None
+    ttlt_slo_ms: float | None = None
+    ttft_weight: float | None = None
+    tpot_weight: float | None = None
+    ttlt_weight: float | None = None
+
+    def check_engine_fields(self) -> None:
+        """Check the fields of this type.
+
+        Raises:
+            InvalidRequest: `param` names the field.
+        """
+        if self.request_id is not None:
+            check_request_id(self.request_id, "request_id")
+        if self.cache_salt is not None and len(self.cache_salt) > MAX_CACHE_SALT_LENGTH:
+            raise InvalidRequest(f"cache_salt has at most {MAX_CACHE_SALT_LENGTH} characters.", "cache_salt")
+        if self.timeout is not None and self.timeout <= 0:
+            raise InvalidRequest(f"timeout must be above 0 seconds, not {self.timeout:g}.", "timeout")
+        self._objectives()
+
+    def options(self, request_id: str) -> RequestOptions:
+        """Return what the master is told beside prompt and sampling; the time that may be waited begins now."""
+        return RequestOptions(
+            request_id=request_id,
+            priority=self.priority or 0,
+            deadline_s=None if self.timeout is None else time.monotonic() + self.timeout,
+            cache_salt=self.cache_salt or "",
+            is_offline=bool(self.offline),
+            objectives=self._objectives(),
+        )
+
+    def _objectives(self) -> ServiceObjectives:
+        given = {name: value for name in _OBJECTIVE_FIELDS if (value := getattr(self, name)) is not None}
+        return ServiceObjectives(**given) if given else NO_OBJECTIVES
+
+
+_OBJECTIVE_FIELDS = ServiceObjectives.__struct_fields__
+
+
+class GenerationRequest(EngineRequest, kw_only=True):
+    """Fields of chat and completion requests; see the module."""
+
     stream_options: StreamOptions | None = None
     max_tokens: Int64 | None = None
     min_tokens: Int64 | None = None
@@ -56,15 +111,6 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    request_id: str | None = None
-    """Names the request in answers and logs; need not be unique. The header X-Request-Id goes before it."""
-    priority: Int32 | None = None
-    cache_salt: str | None = None
-    """Only requests with an equal salt share cached prompts."""
-    offline: bool | None = None
-    """Best effort: may wait behind and be preempted by others."""
-    timeout: float | None = None
-    """Seconds that the request may wait for its first step; then it is given up with 503."""
 
     @property
     def includes_usage(self) -> bool:
@@ -77,22 +123,13 @@ class GenerationRequest(msgspec.Struct, kw_only=True):
         Raises:
             InvalidRequest: `param` names the field.
         """
+        self.check_engine_fields()
         if self.best_of is not None and self.best_of != (self.n if self.n is not None else 1):
             raise InvalidRequest("best_of is only supported when it equals n.", "best_of")
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options is only allowed with stream: true.", "stream_options")
-        if self.request_id is not None:
-            check_request_id(self.request_id, "request_id")
-        if self.cache_salt is not None and len(self.cache_salt) > MAX_CACHE_SALT_LENGTH:
-            raise InvalidRequest(f"cache_salt has at most {MAX_CACHE_SALT_LENGTH} characters.", "cache_salt")
         if self.stop_token_ids is not None and len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
             raise InvalidRequest(f"stop_token_ids takes at most {MAX_STOP_TOKEN_IDS} tokens.", "stop_token_ids")
-        if self.timeout is not None and self.timeout <= 0:
-            raise InvalidRequest(f"timeout must be above 0 seconds, not {self.timeout:g}.", "timeout")
-
-    def deadline_s(self) -> float | None:
-        """Return the reading of the monotonic clock at which the request is given up, if any."""
-        return None if self.timeout is None else time.monotonic() + self.timeout
 
     def sampling(
         self, *, max_tokens: int | None, logprobs: int | None, prompt_logprobs: int | None = None

@@ -9,10 +9,10 @@ import msgspec
 _REFERENCE = "#/components/schemas/{name}"
 
 
-def json_body(request_type: type[msgspec.Struct]) -> dict[str, Any]:
+def json_body(request_type: type[msgspec.Struct], *, is_required: bool = True) -> dict[str, Any]:
     """Return the part of a route's description that says its body is JSON of `request_type`."""
     reference = {"$ref": _REFERENCE.format(name=request_type.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}}
+    return {"requestBody": {"required": is_required, "content": {"application/json": {"schema": reference}}}}
 
 
 def component_schemas(request_types: list[type[msgspec.Struct]]) -> dict[str, Any]:

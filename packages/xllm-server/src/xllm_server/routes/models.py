@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{id}. Knows one model: the master's."""
+"""GET /v1/models and /v1/models/{id}, POST /v2/repository/index. Knows one model: the master's."""
 
 from __future__ import annotations
 
@@ -33,5 +33,10 @@ def models_router(state: ServerState) -> APIRouter:
         """Describe one model; its name may hold slashes."""
         state.check_model(model_id)
         return JSONResponse(describe())
+
+    @router.post("/v2/repository/index")
+    async def index() -> Response:
+        """List what is served, as Triton does."""
+        return JSONResponse([{"name": state.master.model_name, "version": "1", "state": "READY", "reason": ""}])
 
     return router

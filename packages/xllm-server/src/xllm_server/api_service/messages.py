@@ -1,0 +1,75 @@
+"""The Messages API: its requests are chats, its answers are rows of blocks. Knows nothing of tokens."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from xllm_framework.errors import InvalidRequest, XLLMError
+from xllm_framework.request import SamplingParams
+from xllm_runtime.master import PreparedRequest
+from xllm_server.api_service.chat import ChatService, chat_input
+from xllm_server.api_service.generation import Generation
+from xllm_server.api_service.messages_rendering import MessagesRendering, message_error
+from xllm_server.api_service.service import GenerationService, read_request
+from xllm_server.errors import error_response
+from xllm_server.protocol.as_chat import renamed
+from xllm_server.protocol.messages import CHAT_NAMES, CountTokensRequest, MessagesRequest
+from xllm_server.state import ServerState
+
+
+class MessagesService(GenerationService[MessagesRequest]):
+    """Serves /v1/messages."""
+
+    body_type = MessagesRequest
+    id_prefix = "msg_"
+
+    def __init__(self, state: ServerState) -> None:
+        super().__init__(state)
+        self._chat = ChatService(state)
+
+    def check(self, body: MessagesRequest) -> Callable[[str], Sequence[PreparedRequest]]:
+        """Check `body` and return the call that applies the template and tokenises."""
+        try:
+            return self._chat.check(body.to_chat())
+        except InvalidRequest as error:
+            raise renamed(error, CHAT_NAMES) from None
+
+    def rendering(self, body: MessagesRequest, answer_id: str, generation: Generation) -> MessagesRendering:
+        """Return what renders the answer to `body`."""
+        parsing = self._chat.parsing(body.to_chat(), generation)
+        return MessagesRendering(answer_id, self._state.master.model_name, parsing)
+
+    async def respond(self, http: Request) -> Response:
+        """Serve one request; errors have Anthropic's shape."""
+        try:
+            return await super().respond(http)
+        except XLLMError as error:
+            return messages_error_response(error)
+
+    async def count_tokens(self, http: Request) -> Response:
+        """Answer how many tokens the request's prompt has; errors have Anthropic's shape."""
+        try:
+            body = await read_request(self._state, http, CountTokensRequest)
+            chat = body.to_chat()
+
+            def count() -> int:
+                prepared = self._state.master.prepare_chat(chat_input(chat), SamplingParams(max_tokens=0))
+                return len(prepared.prompt_token_ids)
+
+            loop = asyncio.get_running_loop()
+            content = {"input_tokens": await loop.run_in_executor(self._state.executor, count)}
+        except XLLMError as error:
+            return messages_error_response(error)
+        return Response(msgspec.json.encode(content), media_type="application/json")
+
+
+def messages_error_response(error: XLLMError) -> Response:
+    """Return `error` with its usual status and headers, and Anthropic's body."""
+    response = error_response(error)
+    headers = {name: value for name, value in response.headers.items() if name != "content-length"}
+    return Response(msgspec.json.encode(message_error(error)), response.status_code, headers)
