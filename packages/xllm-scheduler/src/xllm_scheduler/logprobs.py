@@ -8,12 +8,15 @@ from xllm_framework.request.messages import WireLogprob
 
 
 def row_logprobs(output: ForwardOutput, row: int, token_id: int, num_top: int) -> list[WireLogprob] | None:
-    """Return the entry of the token sampled in `row` with its `num_top` alternatives; None if the step has none."""
-    if output.logprobs is None:
+    """Return the entry of the token sampled in `row` with its `num_top` alternatives; None if the step has none.
+
+    None too if `num_top` is -1: nobody asked.
+    """
+    if output.logprobs is None or num_top < 0:
         return None
     top_ids: list[int] = []
     top_logprobs: list[float] = []
-    if num_top and output.top_ids is not None and output.top_logprobs is not None:
+    if num_top > 0 and output.top_ids is not None and output.top_logprobs is not None:
         top_ids = output.top_ids[row, :num_top].tolist()
         top_logprobs = output.top_logprobs[row, :num_top].tolist()
     return [WireLogprob(token_id, float(output.logprobs[row]), top_ids, top_logprobs)]

@@ -125,8 +125,8 @@ class StepResults:
                 return
         self._stats.num_generated_tokens += 1
         logprobs = None
-        if sampling.logprobs is not None:
-            logprobs = row_logprobs(output, row, token_id, sampling.logprobs)
+        if sampling.logprobs is not None or sampling.best_of is not None:
+            logprobs = row_logprobs(output, row, token_id, sampling.num_logprobs)
         stop = self._stopping.check(sequence, sampling)
         if stop is None:
             self._lifecycle.report(record, sequence, [token_id], logprobs)

@@ -94,7 +94,7 @@ class SequenceRows:
         )
         self.integers[:, row] = (
             min(max(params.top_k, 0), _MAX_TOP_K),
-            -1 if params.logprobs is None else params.logprobs,
+            params.num_logprobs,
             item.sequence.num_prompt_tokens,
             bool(params.has_penalties or params.logit_bias or params.min_tokens or params.constraint),
         )

@@ -10,7 +10,7 @@ from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObje
 
 
 class Request:
-    """One inference request with `sampling.n` sequences over the same prompt.
+    """One inference request with `sampling.num_sequences` sequences over the same prompt.
 
     `arrival_time_s` and `deadline_s` are readings of the engine's clock (seconds, monotonic); `deadline_s` None means
     none. A smaller `priority` is served first. `cache_salt` separates prefix-cache entries: only requests with an equal
@@ -59,7 +59,7 @@ class Request:
         self.is_offline = is_offline
         self.objectives = objectives
         reserve = min(sampling.max_tokens or 64, 4096)
-        self.sequences = [Sequence(request_id, index, prompt_token_ids, reserve) for index in range(sampling.n)]
+        self.sequences = [Sequence(request_id, index, prompt_token_ids, reserve) for index in range(sampling.num_sequences)]
 
     @property
     def is_finished(self) -> bool:

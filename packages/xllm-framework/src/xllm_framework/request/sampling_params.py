@@ -14,6 +14,7 @@ MIN_TEMPERATURE = 1e-2
 MIN_REPETITION_PENALTY = 1e-2
 """Smaller ones overflow float32 logits."""
 MAX_N = 128
+MAX_BEAM_WIDTH = 512
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_LENGTH = 1024
 MAX_LOGPROBS = 128
@@ -66,7 +67,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     constraint: Constraint | None = None
     """What the text must look like; it ends with `stop` once it is whole and nothing may follow."""
     n: int = 1
-    """How many sequences to generate for the prompt."""
+    """How many sequences to return for the prompt."""
+    best_of: int | None = None
+    """Generate this many and return the `n` with the largest mean log-probability a token, best first; they all come with
+    the last output, also in a stream. None generates `n`."""
+    beam_width: int = 1
+    """More than 1 searches for the most probable answers (beam search) and returns the `n` best, best first, with the last
+    output. Temperature, filters and seed have no effect then."""
+    length_penalty: float = 0.0
+    """In a beam search, answers are ranked by their log-probability divided by (tokens ** length_penalty)."""
 
     def __post_init__(self) -> None:
         self._check_range("temperature", self.temperature, 0.0, 2.0)
@@ -83,6 +92,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise InvalidRequest(f"min_tokens must be from 0 to max_tokens, not {self.min_tokens}.", "min_tokens")
         if not 1 <= self.n <= MAX_N:
             raise InvalidRequest(f"n must be from 1 to {MAX_N}, not {self.n}.", "n")
+        if self.best_of is not None and not self.n <= self.best_of <= MAX_N:
+            raise InvalidRequest(f"best_of must be from n to {MAX_N}, not {self.best_of}.", "best_of")
+        self._check_beams()
         if self.seed is not None and not -(2**63) <= self.seed < 2**63:
             raise InvalidRequest("seed must fit in 64 bits.", "seed")
         for name, value in (("logprobs", self.logprobs), ("prompt_logprobs", self.prompt_logprobs)):
@@ -95,6 +107,23 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     def is_greedy(self) -> bool:
         """Whether the most probable token is always taken."""
         return self.temperature == 0.0 or self.top_k == 1
+
+    @property
+    def num_sequences(self) -> int:
+        """How many sequences the engine side reports."""
+        return self.n if self.best_of is None else self.best_of
+
+    @property
+    def is_selecting(self) -> bool:
+        """Whether some of the sequences are generated only to be compared."""
+        return self.num_sequences > self.n
+
+    @property
+    def num_logprobs(self) -> int:
+        """Alternatives that a step must report beside each token's log-probability; -1 if not even that."""
+        if self.logprobs is not None:
+            return self.logprobs
+        return 0 if self.is_selecting else -1
 
     @property
     def has_penalties(self) -> bool:
@@ -120,6 +149,27 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if not is_inside:
             bounds = f"above {low:g} and at most {high:g}" if exclusive_low else f"from {low:g} to {high:g}"
             raise InvalidRequest(f"{name} must be {bounds}, not {value}.", name)
+
+    def _check_beams(self) -> None:
+        if not 1 <= self.beam_width <= MAX_BEAM_WIDTH:
+            raise InvalidRequest(f"beam_width must be from 1 to {MAX_BEAM_WIDTH}, not {self.beam_width}.", "beam_width")
+        self._check_range("length_penalty", self.length_penalty, -10.0, 10.0)
+        if self.beam_width == 1:
+            return
+        if self.n > self.beam_width:
+            raise InvalidRequest(f"n must be from 1 to beam_width {self.beam_width}, not {self.n}.", "n")
+        unsupported = {
+            "best_of": self.best_of is not None,
+            "stop": bool(self.stop),
+            "logit_bias": bool(self.logit_bias),
+            "presence_penalty": self.presence_penalty != 0.0,
+            "frequency_penalty": self.frequency_penalty != 0.0,
+            "repetition_penalty": self.repetition_penalty != 1.0,
+            "max_tokens": self.max_tokens == 0,
+        }
+        for name, is_given in unsupported.items():
+            if is_given:
+                raise InvalidRequest(f"{name} cannot be used as it is together with beam_width.", name)
 
     def _check_stop(self) -> None:
         if len(self.stop) > MAX_STOP_STRINGS:

@@ -16,6 +16,7 @@ from xllm_framework.errors import EngineDead, InvalidRequest, RequestFailed, Shu
 from xllm_framework.request import FinishReason, RequestOutput, RequestTimings, SequenceOutput, TokenLogprob
 from xllm_framework.request.messages import EngineFailed, EngineStats, FromEngine, Heartbeat, SequenceDelta, StepOutputs
 from xllm_framework.tokenizer import Tokenizer
+from xllm_runtime.master.best_of import BestOf
 from xllm_runtime.master.heartbeat import EnginePulse
 from xllm_runtime.master.prepared_request import PreparedRequest
 from xllm_runtime.master.sequence_stream import SequenceStream, token_logprob
@@ -39,6 +40,7 @@ class _InFlight:
     """A submitted request: its streams, and what its next output will carry."""
 
     __slots__ = (
+        "best_of",
         "error",
         "has_ended",
         "is_cancelled",
@@ -57,8 +59,9 @@ class _InFlight:
         self.on_output = on_output
         self.streams = [
             SequenceStream(index, tokenizer, prepared.sampling, is_continuation=prepared.is_continuation)
-            for index in range(prepared.sampling.n)
+            for index in range(prepared.sampling.num_sequences)
         ]
+        self.best_of = BestOf(prepared.sampling) if prepared.sampling.is_selecting else None
         self.num_unfinished = len(self.streams)
         self.timings = RequestTimings(prepared.message.arrival_time_s)
         self.num_cached_tokens = 0
@@ -101,6 +104,9 @@ class _InFlight:
     def output(self, outputs: list[SequenceOutput]) -> RequestOutput:
         """Return the request's next output, made of its sequences' `outputs`."""
         prepared = self.prepared
+        if self.best_of is not None:
+            self.best_of.keep(outputs)
+            outputs = self.best_of.select()
         result = RequestOutput(
             prepared.client_request_id or prepared.request_id,
             outputs,
@@ -254,6 +260,8 @@ class RequestOutputDispatcher:
             in_flight = self._in_flight[request_id]
             if in_flight.is_cancelled:
                 in_flight.take_back(outputs)
+            elif in_flight.num_unfinished and in_flight.best_of is not None:
+                in_flight.best_of.keep(outputs)
             elif in_flight.num_unfinished:
                 self._call(in_flight, in_flight.output(outputs))
             else:

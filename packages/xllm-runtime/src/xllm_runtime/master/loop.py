@@ -135,7 +135,7 @@ class EngineLoop:
                 SequenceDelta(
                     message.request_id, index, [], FinishReason.ERROR, error=error.message, error_kind=error.kind
                 )
-                for index in range(message.sampling.n)
+                for index in range(message.sampling.num_sequences)
             ]
             self._emit(StepOutputs(deltas, self._stats()))
 
