@@ -7,6 +7,7 @@ stale or foreign token changes the hash, and with it all that follows; reading i
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,8 @@ class PagedStore:
     def __init__(self, num_blocks: int, block_size: int, vocab_size: int = 50) -> None:
         self.vocab_size = vocab_size
         self.num_computed_tokens = 0
+        self.logprobs_after: Callable[[list[int]], npt.NDArray[np.float64]] | None = None
+        """If set, the alternatives that rows report are the most probable tokens by this."""
         self.fail_rows: dict[str, str] = {}
         """By request id: the error that its sampled rows get."""
         self._block_size = block_size
@@ -59,6 +62,10 @@ class PagedStore:
     def execute(self, batch: Batch, step: ForwardInput) -> ForwardOutput:
         """Write the step's tokens, read every sequence back, and sample."""
         assert (step.slot_mapping >= self._block_size).all(), "the padding block is written to"
+        for old, new in step.block_copies:
+            for array in (self._tokens, self._positions):
+                blocks = array.reshape(-1, self._block_size)
+                blocks[new] = blocks[old]
         assert len(set(step.slot_mapping.tolist())) == step.num_tokens, "two tokens share a slot"
         self._tokens[step.slot_mapping] = step.token_ids
         self._positions[step.slot_mapping] = step.positions
@@ -78,11 +85,19 @@ class PagedStore:
                 token_id = -1
             token_ids.append(token_id)
             logprobs.append(logprob_of(contexts[index], token_id))
+        top_ids = np.tile(np.arange(4, dtype=np.int32), (len(token_ids), 1))
+        top_logprobs = -top_ids.astype(np.float32)
+        if self.logprobs_after is not None and len(token_ids):
+            width = min(max(int(step.sampling.num_logprobs.max()), 0), self.vocab_size)
+            sampled = [contexts[owner[position]].tolist() for position in step.sample_rows.tolist()]
+            values = np.array([self.logprobs_after(context) for context in sampled])
+            top_ids = np.argsort(-values, axis=1)[:, :width].astype(np.int32)
+            top_logprobs = np.take_along_axis(values, top_ids.astype(np.int64), axis=1).astype(np.float32)
         return ForwardOutput(
             np.array(token_ids, np.int32),
             logprobs=np.array(logprobs, np.float32),
-            top_ids=np.tile(np.arange(4, dtype=np.int32), (len(token_ids), 1)),
-            top_logprobs=np.tile(-np.arange(4, dtype=np.float32), (len(token_ids), 1)),
+            top_ids=top_ids,
+            top_logprobs=top_logprobs,
             prompt_logprobs=self._prompt_logprobs(step, contexts),
             errors=errors or None,
         )

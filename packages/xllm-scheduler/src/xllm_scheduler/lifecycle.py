@@ -10,7 +10,7 @@ With a prefix cache only the first sequence of a request waits at once; the othe
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as List
 from operator import attrgetter
 
@@ -18,6 +18,7 @@ from xllm_framework.errors import IntegrityError, InvalidRequest, XLLMError
 from xllm_framework.kv_cache import BlockManager
 from xllm_framework.request import FinishReason, Request, Sequence, SequenceStatus
 from xllm_framework.request.messages import SequenceDelta, WireLogprob
+from xllm_scheduler.beam import BeamGroup
 from xllm_scheduler.ordering import Ordering
 from xllm_scheduler.queue import QueueEntry, WaitingQueue
 from xllm_scheduler.record import RequestRecord
@@ -77,7 +78,10 @@ class Lifecycle:
         record.is_held = self._is_holding
         self.records[request.request_id] = record
         self.num_offline += request.is_offline
-        num_leaders = 1 if self._blocks[0].enable_prefix_cache else len(request.sequences)
+        if request.sampling.beam_width > 1:
+            record.beams = BeamGroup(request)
+        has_one_leader = record.beams is not None or self._blocks[0].enable_prefix_cache
+        num_leaders = 1 if has_one_leader else len(request.sequences)
         record.followers = request.sequences[num_leaders:]
         for sequence in request.sequences[:num_leaders]:
             self._enqueue(record, sequence)
@@ -107,6 +111,8 @@ class Lifecycle:
     def start_decode(self, record: RequestRecord, sequence: Sequence) -> None:
         """Mark the prompt of `sequence` as computed, and queue those that waited to share it."""
         sequence.status = SequenceStatus.DECODE
+        if record.beams is not None:
+            return
         followers, record.followers = record.followers, []
         for follower in followers:
             self._enqueue(record, follower)
@@ -114,6 +120,8 @@ class Lifecycle:
     def preempt(self, entry: QueueEntry) -> None:
         """Take the blocks of a running sequence and queue it again; all its tokens will be computed anew."""
         sequence = entry.sequence
+        if entry.beams is not None:
+            entry.beams.restart(self._blocks[sequence.rank])
         self._blocks[sequence.rank].free(sequence)
         sequence.drop_placeholder()
         sequence.status = SequenceStatus.WAITING
@@ -132,6 +140,7 @@ class Lifecycle:
             record = self.records.get(request_id)
             if record is None:
                 continue
+            index = None if record.beams is not None else index
             for sequence in reversed(record.request.sequences):
                 if index is None or index == sequence.index:
                     self.end_early(record, sequence, FinishReason.ABORT)
@@ -155,7 +164,7 @@ class Lifecycle:
         else:
             if sequence.status is SequenceStatus.WAITING:
                 self._queue_of(record).discard()
-            if record.followers:
+            if record.followers and record.beams is None:
                 self._enqueue(record, record.followers.pop(0))
         if sequence.index == 0:
             record.prompt_logprobs.clear()
@@ -173,6 +182,8 @@ class Lifecycle:
         logprobs: list[WireLogprob] | None = None,
     ) -> None:
         """Free the blocks of a sequence that runs, mark it finished, and report it. `remove_finished` must follow."""
+        if record.beams is not None and sequence.index == 0:
+            record.beams.release(self._blocks[sequence.rank])
         self._blocks[sequence.rank].free(sequence)
         self._has_finished = True
         sequence.finish(reason, stop_reason=stop_reason, error=None if error is None else error.message)
@@ -180,6 +191,25 @@ class Lifecycle:
         if record.request.is_finished:
             del self.records[sequence.request_id]
             self.num_offline -= record.request.is_offline
+
+    def end_beams(self, record: RequestRecord, beams: BeamGroup) -> None:
+        """End a beam search with its best answers. `remove_finished` must follow."""
+        answers = beams.best_answers()
+        record.followers = []
+        for sequence in reversed(record.request.sequences):
+            if sequence.index < len(answers):
+                answer = answers[sequence.index]
+                logprobs = answer.logprobs if record.request.sampling.logprobs is not None else None
+                self.end(
+                    record,
+                    sequence,
+                    answer.reason,
+                    stop_reason=answer.stop_reason,
+                    token_ids=answer.token_ids,
+                    logprobs=logprobs,
+                )
+            else:
+                self.end(record, sequence, FinishReason.LENGTH)
 
     def report(
         self,
@@ -221,8 +251,10 @@ class Lifecycle:
         deltas, self._deltas = self._deltas, []
         return deltas
 
-    def check_integrity(self) -> None:
+    def check_integrity(self, in_flight: Mapping[int, int]) -> None:
         """Check that every unfinished sequence is in exactly one list, in a state that fits, and the block managers.
+
+        `in_flight` as in `BlockManager.check_integrity`.
 
         Raises:
             IntegrityError: names what is wrong.
@@ -230,6 +262,7 @@ class Lifecycle:
         waiting = [entry.sequence for queue in (self.waiting, self.held) for entry in queue]
         running = [entry.sequence for entry in self.running]
         followers = [sequence for record in self.records.values() for sequence in record.followers]
+        beams = [s for record in self.records.values() if record.beams is not None for s in record.beams.followers]
         unfinished = [s for record in self.records.values() for s in record.request.sequences if not s.is_finished]
         if sorted(map(id, waiting + running + followers)) != sorted(map(id, unfinished)):
             raise IntegrityError("An unfinished sequence is in no list of the scheduler, or in two.")
@@ -239,16 +272,19 @@ class Lifecycle:
             raise IntegrityError("A waiting sequence holds blocks.")
         if sorted(self.running, key=_ORDER) != self.running:
             raise IntegrityError("The running sequences are out of order.")
-        for sequence in running:
-            if sequence.status is SequenceStatus.DECODE and sequence.num_uncomputed_tokens > 1:
+        for entry in self.running:
+            sequence = entry.sequence
+            if entry.beams is None and sequence.status is SequenceStatus.DECODE and sequence.num_uncomputed_tokens > 1:
                 raise IntegrityError(f"{sequence} decodes, so that at most its newest token may be uncomputed.")
         if self.num_offline != sum(record.request.is_offline for record in self.records.values()):
             raise IntegrityError("The scheduler has lost count of its offline requests.")
         for rank, blocks in enumerate(self._blocks):
-            blocks.check_integrity([sequence for sequence in running if sequence.rank == rank])
+            blocks.check_integrity([sequence for sequence in running + beams if sequence.rank == rank], in_flight)
 
     def _enqueue(self, record: RequestRecord, sequence: Sequence) -> None:
-        self._queue_of(record).push(self._ordering.entry(record.request, sequence, record.arrival))
+        entry = self._ordering.entry(record.request, sequence, record.arrival)
+        entry.beams = record.beams
+        self._queue_of(record).push(entry)
 
     def _queue_of(self, record: RequestRecord) -> WaitingQueue:
         return self.held if record.is_held else self.waiting

@@ -48,6 +48,11 @@ class StepAhead:
         """Whether the step that is being planned counts on one in flight."""
         return bool(self._assumptions)
 
+    def computed_in_flight(self) -> dict[int, int]:
+        """Return how many tokens each sequence of the planned step will have computed, by id; empty without overlap."""
+        batches = self._planned.batches if self._planned is not None else ()
+        return {id(item.sequence): item.start + item.num_scheduled_tokens for batch in batches for item in batch}
+
     def begin(self) -> None:
         """Before a step is planned: take the one that was planned and is not settled, if any, as done."""
         if self._planned is not None:
@@ -110,6 +115,8 @@ class StepAhead:
 
     def _may_go_on(self, sequence: Sequence, sampling: SamplingParams) -> bool:
         """Whether a token after the one in flight can be planned without knowing that one."""
+        if sampling.beam_width > 1:  # which beams live on depends on the tokens in flight
+            return False
         return sequence.constraint_state is None and not self._stopping.ends_with_next(sequence, sampling)
 
 

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 from xllm_framework.request import Request, Sequence, SequenceStatus
+from xllm_scheduler.beam import BeamGroup
 
 _MAX_DROPPED = 64
 """Entries of ended sequences that the heap may hold beside as many as there are waiting ones."""
@@ -21,7 +22,7 @@ class QueueEntry:
     must get on in the end, so that no two sequences preempt each other for ever.
     """
 
-    __slots__ = ("arrival", "last_scheduled_step", "next_rematch", "order", "request", "seniority", "sequence")
+    __slots__ = ("arrival", "beams", "last_scheduled_step", "next_rematch", "order", "request", "seniority", "sequence")
 
     def __init__(self, request: Request, sequence: Sequence, arrival: int, order: Order, seniority: Order) -> None:
         self.request = request
@@ -29,6 +30,8 @@ class QueueEntry:
         self.arrival = arrival
         self.order = order
         self.seniority = seniority
+        self.beams: BeamGroup | None = None
+        """The beams that `sequence` leads, in a beam search."""
         self.last_scheduled_step = 0
         self.next_rematch = 0
         """Computed tokens from which its prompt looks into the prefix cache again; 0 is never."""

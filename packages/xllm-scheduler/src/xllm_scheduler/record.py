@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from xllm_framework.request import Request, Sequence
 from xllm_framework.request.messages import WireLogprob
+from xllm_scheduler.beam import BeamGroup
 
 
 @dataclass(slots=True)
@@ -24,5 +25,7 @@ class RequestRecord:
     """Whether its waiting sequences are kept apart, and not admitted."""
     num_cached_tokens: int = 0
     """Prompt tokens that its first sequence found in the prefix cache, at its first admission and after."""
+    beams: BeamGroup | None = None
+    """The beams of a beam search. Its followers never run: they only stand for its results."""
     prompt_logprobs: list[WireLogprob | None] = field(default_factory=list)
     """Collected over the chunks of the prompt; handed out with the first token."""

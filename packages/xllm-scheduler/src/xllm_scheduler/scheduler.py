@@ -20,11 +20,12 @@ from pathlib import Path
 
 from xllm_framework.batch import Batch, BatchGroup, ForwardOutput, ScheduledSequence
 from xllm_framework.config import SchedulerConfig
-from xllm_framework.errors import DeadlineExceeded, InvalidConfig
+from xllm_framework.errors import DeadlineExceeded, InvalidConfig, InvalidRequest
 from xllm_framework.kv_cache import BlockManager
 from xllm_framework.request import FinishReason, Request, SequenceStatus, StoppingChecker
 from xllm_framework.request.messages import EngineStats, SequenceDelta
 from xllm_scheduler.admission import Admission
+from xllm_scheduler.beam import BeamGroup
 from xllm_scheduler.budget import RankBudget, StepBudget
 from xllm_scheduler.chunking import ChunkSizer
 from xllm_scheduler.latency import LatencyModel, load_latency_model
@@ -80,6 +81,7 @@ class Scheduler:
         self._policy = policy or create_policy(config.policy)
         self._clock = clock
         self._max_num_tokens = config.max_num_batched_tokens
+        self._max_num_seqs = config.max_num_seqs
         self._ttft_limit_s = 1e-3 * config.default_ttft_slo_ms or math.inf
         self._tpot_limit_s = 1e-3 * config.default_tpot_slo_ms or math.inf
         self._is_sharing_leftover = config.share_leftover_tokens
@@ -109,8 +111,12 @@ class Scheduler:
         """Queue a request. It need not fit: one that can never run ends with an error from a later `update`.
 
         Raises:
-            InvalidRequest: an unfinished request has the same id, or the prompt is empty.
+            InvalidRequest: an unfinished request has the same id, the prompt is empty, or it asks for more beams than run
+                at once.
         """
+        most = min(self._max_num_seqs, self._max_num_tokens)
+        if request.sampling.beam_width > most:
+            raise InvalidRequest(f"beam_width is {request.sampling.beam_width}, but {most} is the limit.", "beam_width")
         self._lifecycle.add(request)
 
     def abort(self, targets: Iterable[str | tuple[str, int]]) -> None:
@@ -165,7 +171,7 @@ class Scheduler:
         group, dropped = self._ahead.rewind(group)
         prefilled = {id(item.sequence) for batch in dropped.batches for item in batch}
         for entry in [entry for entry in self._lifecycle.running if id(entry.sequence) in prefilled]:
-            if entry.sequence.status is _PREFILL:
+            if entry.sequence.status is _PREFILL or entry.beams is not None:
                 self._lifecycle.preempt(entry)
         return group
 
@@ -198,7 +204,7 @@ class Scheduler:
         Raises:
             IntegrityError: names what is wrong.
         """
-        self._lifecycle.check_integrity()
+        self._lifecycle.check_integrity(self._ahead.computed_in_flight())
 
     def _fill(self, batches: tuple[Batch, ...], now_s: float) -> None:
         """The one loop: take candidates as the policy offers them, allocate their blocks, charge the budget."""
@@ -213,7 +219,11 @@ class Scheduler:
             if entry.last_scheduled_step == step:
                 continue
             sequence = entry.sequence
-            if sequence.status is _WAITING:
+            beam_items: list[ScheduledSequence] = []
+            if entry.beams is not None and sequence.status is _DECODE:
+                beam_items = self._continue_beams(entry, entry.beams, budget)
+                item = beam_items.pop(0) if beam_items else None
+            elif sequence.status is _WAITING:
                 item = admit(entry, budget, step, now_s)
             else:
                 item = self._continue(entry, budget)
@@ -223,6 +233,9 @@ class Scheduler:
                 budget.charge(sequence.rank, item.num_scheduled_tokens)
                 if self._has_latency:
                     charge_time(item, budget)
+                for item in beam_items:
+                    batches[sequence.rank].add(item)
+                    budget.charge(sequence.rank, item.num_scheduled_tokens)
         for rank, batch in enumerate(batches):
             self._blocks[rank].withdraw_announced()
             if batch.num_tokens > len(batch):
@@ -269,6 +282,32 @@ class Scheduler:
         if num_tokens > 1:
             self._admission.announce(entry, num_tokens)
         return ScheduledSequence(entry.request, sequence, start, num_tokens)
+
+    def _continue_beams(self, entry: QueueEntry, beams: BeamGroup, budget: StepBudget) -> list[ScheduledSequence]:
+        """Give all beams of a request their next token, or none of them."""
+        lifecycle, rank = self._lifecycle, entry.sequence.rank
+        blocks, sequences = self._blocks[rank], [beam.sequence for beam in beams.beams]
+        if any(sequence.num_uncomputed_tokens == 0 for sequence in sequences):
+            return []
+        if budget.num_scheduled and budget.ranks[rank].num_tokens_left < blocks.count_writes(sequences):
+            return []
+        while (copies := blocks.prepare_writes(sequences)) is None:
+            if len({block for sequence in sequences for block in sequence.block_table}) == blocks.num_allocated_blocks:
+                beams.finish_early()
+                lifecycle.end_beams(lifecycle.records[entry.request.request_id], beams)
+                lifecycle.remove_finished()
+                return []
+            victim = choose_victim(lifecycle.running, entry, self._step)
+            lifecycle.preempt(victim)
+            budget.can_admit = False
+            if victim is entry:
+                return []
+        return [
+            ScheduledSequence(
+                entry.request, s, s.num_computed_tokens, s.num_uncomputed_tokens, block_copy=block_copy
+            )
+            for s, block_copy in zip(sequences, copies, strict=True)
+        ]
 
     def _rematch(self, entry: QueueEntry) -> None:
         """Look for more of a prompt in the prefix cache, where others may have put it since its admission.

@@ -49,6 +49,7 @@ class StepResults:
         token_ids, errors = output.token_ids.tolist(), output.errors or {}
         records, block_size = self._lifecycle.records, blocks.block_size
         computed: set[Sequence] = set()
+        sampled_beams: dict[str, list[tuple[Sequence, int]]] = {}
         next_row = 0
         for index, item in enumerate(batch.scheduled):
             sequence, start = item.sequence, item.start
@@ -72,6 +73,9 @@ class StepResults:
             if not assumptions:
                 sequence.num_computed_tokens = end
             record = records[sequence.request_id]
+            if is_failed and record.beams is not None:
+                self._lifecycle.fail(record.request, RequestFailed(errors[row]))
+                continue
             if is_failed:
                 self._lifecycle.end(
                     record, sequence, FinishReason.ERROR, error=RequestFailed(_why_failed(sequence, errors[row]))
@@ -83,10 +87,26 @@ class StepResults:
                 self._apply_prefill(record, index, item, output, is_sampled)
             if not is_sampled:
                 continue
-            if item.request.sampling.max_tokens == 0:
+            if record.beams is not None:
+                sampled_beams.setdefault(sequence.request_id, []).append((sequence, row))
+            elif item.request.sampling.max_tokens == 0:
                 self._lifecycle.end(record, sequence, FinishReason.LENGTH)
             else:
                 self._append(record, sequence, token_ids[row], output, row)
+        for request_id, rows in sampled_beams.items():
+            if request_id in records:
+                self._advance_beams(records[request_id], rows, output, blocks)
+
+    def _advance_beams(
+        self, record: RequestRecord, rows: List[tuple[Sequence, int]], output: ForwardOutput, blocks: BlockManager
+    ) -> None:
+        """Grow the beams of a request, all of which the step has sampled."""
+        beams = record.beams
+        if beams is None:
+            return
+        self._stats.num_generated_tokens += len(rows)
+        if beams.advance(rows, output, blocks, self._stopping):
+            self._lifecycle.end_beams(record, beams)
 
     def _give_up(self, sequence: Sequence) -> None:
         """Compute `sequence` anew: it shares blocks that this step was to compute, but did not."""

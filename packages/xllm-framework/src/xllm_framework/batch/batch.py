@@ -22,6 +22,9 @@ class ScheduledSequence:
     announcers: frozenset[Sequence] = frozenset()
     """Other sequences of the same batch, earlier in it: it shares blocks that they compute only in this step."""
 
+    block_copy: tuple[int, int] | None = None
+    """(from, to): its last block holds another sequence's tokens, too, and is copied before the step."""
+
     @property
     def is_sampled(self) -> bool:
         """Whether its last scheduled token is its newest, so that the step yields a next token."""
@@ -35,11 +38,15 @@ class Batch:
     scheduled: list[ScheduledSequence] = field(default_factory=list)
     num_tokens: int = 0
     """Sum of `num_scheduled_tokens`."""
+    block_copies: list[tuple[int, int]] = field(default_factory=list)
+    """`block_copy` of those that have one."""
 
     def add(self, item: ScheduledSequence) -> None:
         """Append one scheduled sequence."""
         self.scheduled.append(item)
         self.num_tokens += item.num_scheduled_tokens
+        if item.block_copy is not None:
+            self.block_copies.append(item.block_copy)
 
     def __len__(self) -> int:
         return len(self.scheduled)

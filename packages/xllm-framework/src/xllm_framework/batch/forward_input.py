@@ -70,6 +70,8 @@ class ForwardInput:
     sample_rows: npt.NDArray[np.int64]
     sampling: SamplingRows
     max_query_len: int
+    block_copies: list[tuple[int, int]] = field(default_factory=list)
+    """(from, to) block ids, to be copied before anything is written; no block is both."""
     prompt_logprobs: list[tuple[int, int, npt.NDArray[np.int32]]] = field(default_factory=list)
     """(scheduled index s, k, target token ids): the log-probabilities of `target` at the first len(target) rows of s."""
 
@@ -128,6 +130,7 @@ class ForwardInputBuilder:
             sample_rows=query_start[1:][sampled].astype(np.int64) - 1,
             sampling=self._sampling_rows(scheduled, sampled, rows[sampled], num_tokens_of[sampled]),
             max_query_len=max_query_len,
+            block_copies=batch.block_copies,
             prompt_logprobs=self._prompt_logprobs(scheduled, starts, rows),
         )
 

@@ -19,11 +19,13 @@ import numpy.typing as npt
 
 from xllm_framework.batch.batch import Batch, ScheduledSequence
 from xllm_framework.request.request import Request
-from xllm_framework.request.sampling_params import MIN_TEMPERATURE
+from xllm_framework.request.sampling_params import MIN_TEMPERATURE, SamplingParams
 from xllm_framework.request.sequence import Sequence
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
+MAX_ENDING_TOKENS = 16
+"""End tokens that a model has at most."""
 _INITIAL_ROWS = 64
 _INITIAL_WIDTH = 32
 _MAX_TOP_K = 2**31 - 1
@@ -94,7 +96,7 @@ class SequenceRows:
         )
         self.integers[:, row] = (
             min(max(params.top_k, 0), _MAX_TOP_K),
-            params.num_logprobs,
+            params.num_logprobs if params.beam_width == 1 else _beam_logprobs(params),
             item.sequence.num_prompt_tokens,
             bool(params.has_penalties or params.logit_bias or params.min_tokens or params.constraint),
         )
@@ -118,6 +120,11 @@ class SequenceRows:
         self._tables.extend([None] * num_rows)
         self._num_copied.extend([0] * num_rows)
         self._free_rows.extend(range(2 * num_rows - 1, num_rows - 1, -1))
+
+
+def _beam_logprobs(params: SamplingParams) -> int:
+    """Return how many best tokens a beam needs, so that `beam_width` of them do not end it."""
+    return max(params.beam_width + MAX_ENDING_TOKENS + len(params.stop_token_ids), params.num_logprobs)
 
 
 def sequence_seed(request: Request, sequence: Sequence) -> int:

@@ -18,13 +18,15 @@ needed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import takewhile
 
 from xllm_framework.errors import IntegrityError, InvalidConfig
 from xllm_framework.kv_cache.block_pool import PADDING_BLOCK, BlockPool
 from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache
 from xllm_framework.request.sequence import Sequence
+
+_NOTHING: Mapping[int, int] = {}
 
 
 class BlockManager:
@@ -52,6 +54,8 @@ class BlockManager:
             raise InvalidConfig(f"block_size must be 1 or more, not {block_size}.")
         self.block_size = block_size
         self.enable_prefix_cache = enable_prefix_cache
+        self.can_copy_blocks = False
+        """Whether the executor obeys the copies of `prepare_writes`; set it before anything is forked."""
         self._prefix_cache: PrefixCache = prefix_cache or HashPrefixCache(block_size)
         self._pool = BlockPool(num_blocks, self._prefix_cache.evict)
         self._announced: dict[int, Sequence] = {}
@@ -183,6 +187,54 @@ class BlockManager:
         table.extend(self._pool.allocate(num_missing))
         return True
 
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let `child`, which has no blocks, share all blocks of `parent`, an equal list of tokens.
+
+        If the last one is not full, `prepare_writes` must come before a step for either of them.
+        """
+        self._pool.share(parent.block_table)
+        child.block_table = parent.block_table.copy()
+        child.num_computed_tokens = parent.num_computed_tokens
+
+    def count_writes(self, sequences: list[Sequence]) -> int:
+        """Return how many tokens a step computes for `sequences` after `prepare_writes`, or a few more."""
+        if self.can_copy_blocks:
+            return len(sequences)
+        size = self.block_size
+        partial = [s.block_table[-1] for s in sequences if s.num_computed_tokens % size]
+        return len(sequences) + (len(partial) - len(set(partial))) * (size - 1)
+
+    def prepare_writes(self, sequences: list[Sequence]) -> list[tuple[int, int] | None] | None:
+        """Give each of `sequences`, all forks of one another, a block of its own for its next token; or change nothing.
+
+        Where a block that is not full is shared, all but its last holder get another one. Either its content is to be
+        copied, (from, to) in the result, or, unless `can_copy_blocks`, its tokens count as not computed any more. Returns
+        None, and changes nothing, if there are too few blocks.
+        """
+        size, pool = self.block_size, self._pool
+        left = Counter(s.block_table[-1] for s in sequences if s.num_computed_tokens < len(s.block_table) * size)
+        num_needed = len(sequences) - len(left)
+        if num_needed > pool.num_available:
+            return None
+        fresh = iter(pool.allocate(num_needed))
+        copies: list[tuple[int, int] | None] = []
+        for sequence in sequences:
+            copy = None
+            table = sequence.block_table
+            if sequence.num_computed_tokens == len(table) * size:
+                table.append(next(fresh))
+            elif left[table[-1]] > 1:
+                old, new = table[-1], next(fresh)
+                left[old] -= 1
+                pool.release([old])
+                sequence.block_table = [*table[:-1], new]
+                if self.can_copy_blocks:
+                    copy = (old, new)
+                else:
+                    sequence.num_computed_tokens = (len(table) - 1) * size
+            copies.append(copy)
+        return copies
+
     def publish(self, sequence: Sequence, start: int, end: int, salt: str = "") -> None:
         """Make the blocks that became full when tokens [start, end) were computed known to the prefix cache."""
         first = start // self.block_size
@@ -203,8 +255,10 @@ class BlockManager:
         sequence.block_table = []
         sequence.num_computed_tokens = 0
 
-    def check_integrity(self, sequences: Iterable[Sequence]) -> None:
+    def check_integrity(self, sequences: Iterable[Sequence], in_flight: Mapping[int, int] = _NOTHING) -> None:
         """Check every invariant, where `sequences` are all that can hold blocks; O(blocks).
+
+        `in_flight` says, by id of the sequence, how many tokens will be computed when the step in flight has ended.
 
         Raises:
             IntegrityError: names the first block or sequence that breaks one.
@@ -212,16 +266,22 @@ class BlockManager:
         self._pool.check_integrity()
         held: Counter[int] = Counter()
         private: Counter[int] = Counter()
+        owners: dict[int, set[tuple[str, int]]] = {}
+        """By last block: whose it is; forks have one name together."""
         for sequence in sequences:
             self._check_table(sequence)
             held.update(sequence.block_table)
-            private.update(sequence.block_table[sequence.num_computed_tokens // self.block_size :])
+            num_computed = max(sequence.num_computed_tokens, in_flight.get(id(sequence), 0))
+            private.update(sequence.block_table[num_computed // self.block_size :])
+            if sequence.block_table:
+                owners.setdefault(sequence.block_table[-1], set()).add((sequence.request_id, sequence.index))
         for block_id in range(1, self.num_usable_blocks + 1):
             references = self._pool.num_references(block_id)
             if references != held[block_id]:
                 raise IntegrityError(f"Block {block_id} has {references} references and {held[block_id]} holders.")
         for block_id, num_writers in private.items():
-            if num_writers != 1 or self._pool.is_retained(block_id):
+            is_forked = held[block_id] == num_writers and len(owners.get(block_id, ())) == 1
+            if (num_writers != 1 and not is_forked) or self._pool.is_retained(block_id):
                 raise IntegrityError(f"Block {block_id} is still written to, but by several sequences, or published.")
         if held[PADDING_BLOCK]:
             raise IntegrityError("A sequence holds the padding block 0.")

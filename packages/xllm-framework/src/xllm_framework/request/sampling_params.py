@@ -161,6 +161,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         unsupported = {
             "best_of": self.best_of is not None,
             "stop": bool(self.stop),
+            "constraint": self.constraint is not None,
             "logit_bias": bool(self.logit_bias),
             "presence_penalty": self.presence_penalty != 0.0,
             "frequency_penalty": self.frequency_penalty != 0.0,

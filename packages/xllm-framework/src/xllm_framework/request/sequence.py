@@ -121,6 +121,29 @@ class Sequence:
             self.num_tokens -= 1
             self.last_token_id = int(self._tokens[self.num_tokens - 1])
 
+    def drop_output(self) -> None:
+        """Forget everything that was generated."""
+        self.num_tokens = self.num_prompt_tokens
+        self.last_token_id = int(self._tokens[self.num_tokens - 1])
+
+    def fork(self) -> Sequence:
+        """Return a copy of its tokens, without blocks, as another beam of the same request."""
+        twin = Sequence(self.request_id, self.index, self.token_ids, len(self._tokens) - self.num_tokens)
+        twin.num_prompt_tokens = self.num_prompt_tokens
+        twin.num_cached_tokens = self.num_cached_tokens
+        twin.rank = self.rank
+        twin.block_hashes = self.block_hashes.copy()
+        twin.status = self.status
+        return twin
+
+    def take_over(self, other: Sequence) -> None:
+        """Take tokens and blocks of another beam of the same request, which keeps none."""
+        self._tokens, self.num_tokens, self.last_token_id = other._tokens, other.num_tokens, other.last_token_id
+        self.num_computed_tokens, self.block_hashes = other.num_computed_tokens, other.block_hashes
+        self.block_table, other.block_table = other.block_table, []
+        self.rank, self.status = other.rank, other.status
+        other.num_computed_tokens = 0
+
     def finish(self, reason: FinishReason, *, stop_reason: int | None = None, error: str | None = None) -> None:
         """Mark it as ended. Its blocks are the scheduler's to free."""
         self.status = SequenceStatus.FINISHED

@@ -38,6 +38,15 @@ class StoppingChecker:
             return FinishReason.LENGTH, None
         return None
 
+    def ending_tokens(self, sampling: SamplingParams) -> frozenset[int]:
+        """Return the tokens that end a sequence of such a request."""
+        return (frozenset() if sampling.ignore_eos else self.eos_token_ids) | frozenset(sampling.stop_token_ids)
+
+    def max_output_tokens(self, sequence: Sequence, sampling: SamplingParams) -> int:
+        """Return how many tokens the context, and `max_tokens`, leave for the output of `sequence`."""
+        room = self.max_model_len - sequence.num_prompt_tokens
+        return room if sampling.max_tokens is None else min(room, sampling.max_tokens)
+
     def ends_with_next(self, sequence: Sequence, sampling: SamplingParams) -> bool:
         """Whether the next token, whatever it is, is the last one that `sequence` may have."""
         num_tokens = sequence.num_tokens + 1
