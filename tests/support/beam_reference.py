@@ -12,7 +12,12 @@ Logprobs = Callable[[list[int]], npt.NDArray[np.float64]]
 
 
 def beam_search(
-    logprobs_after: Logprobs, prompt: list[int], width: int, max_tokens: int, ending: set[int], length_penalty: float = 0.0
+    logprobs_after: Logprobs,
+    prompt: list[int],
+    width: int,
+    max_tokens: int,
+    ending: set[int],
+    length_penalty: float = 0.0,
 ) -> list[tuple[list[int], float, str]]:
     """Return all kept answers as (tokens, log-probability, finish reason), best first."""
 

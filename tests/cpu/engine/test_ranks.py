@@ -15,7 +15,7 @@ from xllm_runtime.worker import LocalWorkerClient, NullWorker
 class RecordingClient:
     """A rank that has `num_fitting` blocks, remembers its calls, and raises `failure` in every step once it is set."""
 
-    model_impl, device, dtype, vocab_size = "null", "null", "null", 4
+    model_impl, device, dtype, vocab_size, can_copy_blocks = "null", "null", "null", 4, True
 
     def __init__(self, num_fitting: int) -> None:
         self.num_fitting = num_fitting

@@ -18,6 +18,7 @@ class DoublingWorker:
 
     model_impl = device = dtype = "doubling"
     vocab_size = 1000
+    can_copy_blocks = True
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()

@@ -32,7 +32,9 @@ def check(side: SchedulerHarness, request_id: str) -> None:
     sampling = request.sampling
     prompt = request.sequences[0].prompt_token_ids.tolist()
     ending = set() if sampling.ignore_eos else {EOS}
-    wanted = beam_search(logprobs_after, prompt, sampling.beam_width, sampling.max_tokens, ending, sampling.length_penalty)
+    wanted = beam_search(
+        logprobs_after, prompt, sampling.beam_width, sampling.max_tokens, ending, sampling.length_penalty
+    )
     for index, (tokens, _, reason) in enumerate(wanted[: sampling.n]):
         assert side.tokens[request_id, index] == tokens
         assert side.last[request_id, index].finish_reason == reason

@@ -157,15 +157,13 @@ class BeamGroup:
                 _release(beam.sequence, blocks)
         forks = [found.parent.sequence.fork() if sequence is None else sequence for found, sequence in placed]
         grown = []
-        for (found, sequence), fork in zip(placed, forks, strict=True):
-            if sequence is None:
-                blocks.fork(found.parent.sequence, fork)
-            grown.append((found, fork))
-        self.beams = []
-        for found, sequence in grown:
-            sequence.append(found.token_id)
-            logprobs = self._with_entry(found, output)
-            self.beams.append(Beam(sequence, found.logprob, logprobs))
+        for (found, own), sequence in zip(placed, forks, strict=True):
+            if own is None:
+                blocks.fork(found.parent.sequence, sequence)
+            grown.append(Beam(sequence, found.logprob, self._with_entry(found, output)))
+        for (found, _), beam in zip(placed, grown, strict=True):
+            beam.sequence.append(found.token_id)
+        self.beams = grown
 
     def _move_leader(self, heir: Beam, blocks: BlockManager) -> None:
         """Let the leader, whose own beam dies, take the place of the sequence of `heir`."""

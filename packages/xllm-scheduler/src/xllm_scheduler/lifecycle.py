@@ -196,7 +196,7 @@ class Lifecycle:
         """End a beam search with its best answers. `remove_finished` must follow."""
         answers = beams.best_answers()
         record.followers = []
-        for sequence in reversed(record.request.sequences):
+        for sequence in record.request.sequences:
             if sequence.index < len(answers):
                 answer = answers[sequence.index]
                 logprobs = answer.logprobs if record.request.sampling.logprobs is not None else None

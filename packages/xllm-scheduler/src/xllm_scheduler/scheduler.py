@@ -219,12 +219,14 @@ class Scheduler:
             if entry.last_scheduled_step == step:
                 continue
             sequence = entry.sequence
-            beam_items: list[ScheduledSequence] = []
-            if entry.beams is not None and sequence.status is _DECODE:
-                beam_items = self._continue_beams(entry, entry.beams, budget)
-                item = beam_items.pop(0) if beam_items else None
-            elif sequence.status is _WAITING:
+            if sequence.status is _WAITING:
                 item = admit(entry, budget, step, now_s)
+            elif entry.beams is not None and sequence.status is _DECODE:
+                for item in self._continue_beams(entry, entry.beams, budget):
+                    entry.last_scheduled_step = step
+                    batches[sequence.rank].add(item)
+                    budget.charge(sequence.rank, item.num_scheduled_tokens)
+                continue
             else:
                 item = self._continue(entry, budget)
             if item is not None:
@@ -233,9 +235,6 @@ class Scheduler:
                 budget.charge(sequence.rank, item.num_scheduled_tokens)
                 if self._has_latency:
                     charge_time(item, budget)
-                for item in beam_items:
-                    batches[sequence.rank].add(item)
-                    budget.charge(sequence.rank, item.num_scheduled_tokens)
         for rank, batch in enumerate(batches):
             self._blocks[rank].withdraw_announced()
             if batch.num_tokens > len(batch):
@@ -303,9 +302,7 @@ class Scheduler:
             if victim is entry:
                 return []
         return [
-            ScheduledSequence(
-                entry.request, s, s.num_computed_tokens, s.num_uncomputed_tokens, block_copy=block_copy
-            )
+            ScheduledSequence(entry.request, s, s.num_computed_tokens, s.num_uncomputed_tokens, block_copy=block_copy)
             for s, block_copy in zip(sequences, copies, strict=True)
         ]
 

@@ -59,7 +59,9 @@ class Request:
         self.is_offline = is_offline
         self.objectives = objectives
         reserve = min(sampling.max_tokens or 64, 4096)
-        self.sequences = [Sequence(request_id, index, prompt_token_ids, reserve) for index in range(sampling.num_sequences)]
+        self.sequences = [
+            Sequence(request_id, index, prompt_token_ids, reserve) for index in range(sampling.num_sequences)
+        ]
 
     @property
     def is_finished(self) -> bool:

@@ -42,6 +42,7 @@ class LLMEngine:
         first = self._clients[0]
         self.model_impl, self.device, self.dtype = first.model_impl, first.device, first.dtype
         self.vocab_size = first.vocab_size
+        self.can_copy_blocks = all(client.can_copy_blocks for client in self._clients)
         self._warm_up()
 
     def execute(self, group: BatchGroup) -> list[ForwardOutput]:

@@ -15,6 +15,8 @@ class Worker(Protocol):
     device: str
     dtype: str
     vocab_size: int
+    can_copy_blocks: bool
+    """Whether `ForwardInput.block_copies` are obeyed."""
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """Return the size of the KV cache pool in blocks of `block_size` tokens, padding block 0 included."""
@@ -33,6 +35,8 @@ class WorkerClient(Protocol):
     device: str
     dtype: str
     vocab_size: int
+    can_copy_blocks: bool
+    """Whether `ForwardInput.block_copies` are obeyed."""
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`."""
@@ -61,6 +65,7 @@ class LocalWorkerClient:
         self.device = worker.device
         self.dtype = worker.dtype
         self.vocab_size = worker.vocab_size
+        self.can_copy_blocks = worker.can_copy_blocks
         self._worker: Worker | None = worker
         self._submitted: ForwardInput | None = None
 

@@ -25,6 +25,7 @@ from xllm_runtime.sampling.logprob_rows import LogprobRows
 from xllm_runtime.sampling.logprobs import prompt_logprobs
 from xllm_runtime.sampling.most_probable import most_probable_output, takes_most_probable
 from xllm_runtime.sampling.sampler import sample
+from xllm_runtime.worker.block_copy import copy_blocks
 from xllm_runtime.worker.kv_cache import CacheDemand, block_bytes, num_blocks_that_fit
 from xllm_runtime.worker.kv_tensors import allocate
 from xllm_runtime.worker.loading import load_model, select_dtype
@@ -47,10 +48,12 @@ class LLMWorker:
         self._model = load_model(choice, files, args, config.load, dtype, self._platform.device)
         self._executor = select_executor(self._model, self._platform, config.scheduler.max_num_seqs)
         self._demand = CacheDemand(max_model_len(config, args, sys.maxsize), config.scheduler.max_num_seqs)
+        self._caches: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.model_impl = choice.model_impl
         self.device = str(self._platform.device)
         self.dtype = str(dtype).removeprefix("torch.")
         self.vocab_size = args.vocab_size
+        self.can_copy_blocks = True
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`; what the weights take is known, for they are loaded."""
@@ -61,11 +64,13 @@ class LLMWorker:
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
         """See `Worker.allocate_kv_cache`."""
-        self._model.bind_kv_cache(allocate(self._model.kv_cache_shapes(), num_blocks, block_size, self._platform))
+        self._caches = allocate(self._model.kv_cache_shapes(), num_blocks, block_size, self._platform)
+        self._model.bind_kv_cache(self._caches)
 
     @torch.inference_mode()
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
         """Forward, logits of the sampled rows, tokens; then the log-probabilities of prompt tokens that were asked for."""
+        copy_blocks(self._caches, forward_input.block_copies)
         decoded = self._executor.decode(forward_input)
         if decoded is not None:
             return self._output(decoded, forward_input.sampling)

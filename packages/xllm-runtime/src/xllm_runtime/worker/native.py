@@ -52,6 +52,7 @@ class NativeWorker:
         self.device = "cpu"
         self.dtype: str = compute_dtype(args, config.model, files)
         self.vocab_size = args.vocab_size
+        self.can_copy_blocks = False
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`; what the weights take is known, for they are loaded."""

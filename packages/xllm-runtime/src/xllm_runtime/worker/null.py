@@ -27,6 +27,7 @@ class NullWorker:
         self.device = "null"
         self.dtype = "null"
         self.vocab_size = args.vocab_size
+        self.can_copy_blocks = True
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """Return the option's number of blocks, or a large one."""

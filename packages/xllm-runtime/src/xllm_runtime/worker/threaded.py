@@ -41,7 +41,7 @@ class ThreadedWorkerClient:
         self._thread.start()
         worker = cast("Worker", self._take())
         self.model_impl, self.device, self.dtype = worker.model_impl, worker.device, worker.dtype
-        self.vocab_size = worker.vocab_size
+        self.vocab_size, self.can_copy_blocks = worker.vocab_size, worker.can_copy_blocks
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`."""
