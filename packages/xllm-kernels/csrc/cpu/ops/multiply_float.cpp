@@ -25,7 +25,8 @@ inline void add_column(const Vec (&column)[N], const float* const* x, int64_t k,
   }
 }
 
-// One struct for each kind of weights: the inputs that a step takes, their bytes in a tile, and
+// One struct for each kind of weights: the inputs that a step takes, their bytes in a tile, the rows whose sums fit in
+// registers, and
 //   step: adds a step's products for R rows and T tiles that lie tile_bytes apart;
 //   last_step: the same for the one input that is left of an odd number.
 template <class Weight>
@@ -33,6 +34,7 @@ struct PlainWeights {
   using Input = float;
   static constexpr int64_t inputs = 1;
   static constexpr int64_t bytes = kTileOutputs * sizeof(Weight);
+  static constexpr int most_rows = Vec::width == 16 ? 12 : Vec::width == 8 ? 6 : 3;
 
   template <int R, int T>
   static void step(const uint8_t* tiles, int64_t tile_bytes, const float* const* x, int64_t k, Vec (&sums)[R][T * V]) {
@@ -50,26 +52,32 @@ struct Bfloat16Weights {
   using Input = float;
   static constexpr int64_t inputs = 2;
   static constexpr int64_t bytes = kTileOutputs * 4;
+  static constexpr int most_rows = Vec::width == 16 ? 12 : Vec::width == 8 ? 5 : 3;
 
-  template <int T>
-  static void load_columns(const uint8_t* tiles, int64_t tile_bytes, Vec (&even)[T * V], Vec (&odd)[T * V]) {
+  template <int T, bool IsOdd>
+  static void load_half(const uint8_t* tiles, int64_t tile_bytes, Vec (&column)[T * V]) {
+    Vec other;
     for (int t = 0; t < T; ++t)
-      for (int v = 0; v < V; ++v)
-        load_pairs(reinterpret_cast<const bfloat16*>(tiles + t * tile_bytes) + 2 * v * Vec::width, even[t * V + v],
-                   odd[t * V + v]);
+      for (int v = 0; v < V; ++v) {
+        Vec& wanted = column[t * V + v];
+        const bfloat16* p = reinterpret_cast<const bfloat16*>(tiles + t * tile_bytes) + 2 * v * Vec::width;
+        load_pairs(p, IsOdd ? other : wanted, IsOdd ? wanted : other);
+      }
   }
   template <int R, int T>
   static void step(const uint8_t* tiles, int64_t tile_bytes, const float* const* x, int64_t k, Vec (&sums)[R][T * V]) {
-    Vec even[T * V], odd[T * V];
-    load_columns<T>(tiles, tile_bytes, even, odd);
-    add_column(even, x, k, sums);
+    last_step<R, T>(tiles, tile_bytes, x, k, sums);
+    // Weights are loaded once more rather than kept: registers are scarce, loads are not.
+    if constexpr (R > 1) asm("" : "+r"(tiles));
+    Vec odd[T * V];
+    load_half<T, true>(tiles, tile_bytes, odd);
     add_column(odd, x, k + 1, sums);
   }
   template <int R, int T>
   static void last_step(const uint8_t* tiles, int64_t tile_bytes, const float* const* x, int64_t k,
                         Vec (&sums)[R][T * V]) {
-    Vec even[T * V], odd[T * V];
-    load_columns<T>(tiles, tile_bytes, even, odd);
+    Vec even[T * V];
+    load_half<T, false>(tiles, tile_bytes, even);
     add_column(even, x, k, sums);
   }
 };
@@ -81,6 +89,7 @@ struct Bfloat16Weights {
   using Input = bfloat16;
   static constexpr int64_t inputs = 2;
   static constexpr int64_t bytes = kTileOutputs * 4;
+  static constexpr int most_rows = 12;
 
   template <int R, int T>
   static void step(const uint8_t* tiles, int64_t tile_bytes, const bfloat16* const* x, int64_t k,
@@ -108,11 +117,9 @@ struct Bfloat16Weights {
 
 // Tiles that R rows take together: enough sums to hide the latency of fma, few enough to stay in registers.
 constexpr int tiles_together(int rows) {
-  const int vectors = rows == 1 ? 8 : rows <= 3 ? 4 : 2;
+  const int vectors = rows == 1 ? 8 : rows == 2 ? 4 : 2;
   return vectors / V > 0 ? vectors / V : 1;
 }
-
-constexpr int kMostRows = Vec::width == 16 ? 12 : Vec::width == 8 ? 6 : 3;
 
 template <class Weights>
 struct Product {
@@ -170,7 +177,7 @@ void run_all(const MultiplyArgs& args) {
   constexpr int64_t at_once = tiles_together(1) > 2 ? tiles_together(1) : 2;
   for (int64_t tile = args.first_tile; tile < args.end_tile; tile += at_once) {
     const int64_t end = tile + at_once < args.end_tile ? tile + at_once : args.end_tile;
-    for_row_groups<kMostRows>(args.num_rows, Product<Weights>{args, tile, end});
+    for_row_groups<Weights::most_rows>(args.num_rows, Product<Weights>{args, tile, end});
   }
 }
 

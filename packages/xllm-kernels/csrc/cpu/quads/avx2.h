@@ -5,6 +5,9 @@
 
 namespace xllm::kernels::cpu::XLLM_ISA {
 
+// Keeps the compiler from regrouping sums, which costs it more registers than there are.
+#define XLLM_IN_ORDER(value) asm("" : "+x"(value))
+
 struct Quads {
   __m256i v;
 };
@@ -28,7 +31,9 @@ struct NibbleSums {
 
 inline NibbleSums zero_nibble_sums() { return {_mm256_setzero_si256()}; }
 inline NibbleSums add_products(NibbleSums sums, Quads weights, Quads inputs) {
-  return {_mm256_add_epi16(sums.v, _mm256_maddubs_epi16(weights.v, inputs.v))};
+  sums.v = _mm256_add_epi16(sums.v, _mm256_maddubs_epi16(weights.v, inputs.v));
+  XLLM_IN_ORDER(sums.v);
+  return sums;
 }
 inline Vec to_float(NibbleSums sums) {
   return {_mm256_cvtepi32_ps(_mm256_madd_epi16(sums.v, _mm256_set1_epi16(1)))};
@@ -47,8 +52,12 @@ inline ByteWeights prepare_bytes(Quads a) { return {a.v, _mm256_abs_epi8(a.v)}; 
 // |w| * (x with the sign of w): 2 * 128 * 127 fits 16 bits, which maddubs needs.
 inline ByteSums add_products(ByteSums sums, ByteWeights weights, Quads inputs) {
   const __m256i pairs = _mm256_maddubs_epi16(weights.magnitude, _mm256_sign_epi8(inputs.v, weights.value));
-  return {_mm256_add_epi32(sums.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
+  sums.v = _mm256_add_epi32(sums.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  XLLM_IN_ORDER(sums.v);
+  return sums;
 }
 inline Vec to_float(ByteSums sums, int32_t) { return {_mm256_cvtepi32_ps(sums.v)}; }
+
+#undef XLLM_IN_ORDER
 
 }  // namespace xllm::kernels::cpu::XLLM_ISA

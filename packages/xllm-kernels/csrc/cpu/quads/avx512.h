@@ -6,6 +6,9 @@
 
 namespace xllm::kernels::cpu::XLLM_ISA {
 
+// Keeps the compiler from regrouping sums, which costs it more registers than there are.
+#define XLLM_IN_ORDER(value) asm("" : "+v"(value))
+
 struct Quads {
   __m512i v;
 };
@@ -54,7 +57,9 @@ inline Vec to_float(ByteSums sums, int32_t count) {
 
 // Pairs in 16 bits: eight times 2 * 15 * 127 still fits.
 inline NibbleSums add_products(NibbleSums sums, Quads weights, Quads inputs) {
-  return {_mm512_add_epi16(sums.v, _mm512_maddubs_epi16(weights.v, inputs.v))};
+  sums.v = _mm512_add_epi16(sums.v, _mm512_maddubs_epi16(weights.v, inputs.v));
+  XLLM_IN_ORDER(sums.v);
+  return sums;
 }
 inline Vec to_float(NibbleSums sums) {
   return {_mm512_cvtepi32_ps(_mm512_madd_epi16(sums.v, _mm512_set1_epi16(1)))};
@@ -69,10 +74,14 @@ inline ByteWeights prepare_bytes(Quads a) { return {_mm512_abs_epi8(a.v), _mm512
 inline ByteSums add_products(ByteSums sums, ByteWeights weights, Quads inputs) {
   const __m512i turned = _mm512_mask_sub_epi8(inputs.v, weights.is_negative, _mm512_setzero_si512(), inputs.v);
   const __m512i pairs = _mm512_maddubs_epi16(weights.magnitude, turned);
-  return {_mm512_add_epi32(sums.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))};
+  sums.v = _mm512_add_epi32(sums.v, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+  XLLM_IN_ORDER(sums.v);
+  return sums;
 }
 inline Vec to_float(ByteSums sums, int32_t) { return {_mm512_cvtepi32_ps(sums.v)}; }
 
 #endif
+
+#undef XLLM_IN_ORDER
 
 }  // namespace xllm::kernels::cpu::XLLM_ISA
