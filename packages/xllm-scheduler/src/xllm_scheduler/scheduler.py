@@ -220,6 +220,8 @@ class Scheduler:
                 continue
             sequence = entry.sequence
             if sequence.status is _WAITING:
+                if entry is not self._lifecycle.waiting.peek():
+                    continue  # it ran when the policy looked, and was preempted since
                 item = admit(entry, budget, step, now_s)
             elif entry.beams is not None and sequence.status is _DECODE:
                 for item in self._continue_beams(entry, entry.beams, budget):

@@ -30,6 +30,6 @@ def plan_online_first(
     An offline sequence that gets nothing keeps its blocks, unless an online one takes them.
     """
     online = [entry for entry in running if not entry.request.is_offline]
-    offline = [entry for entry in running if entry.request.is_offline]
     yield from policy.plan(_OnlineWaiting(waiting), online, budget)
+    offline = [entry for entry in running if entry.request.is_offline]
     yield from policy.plan(waiting, offline, budget)
