@@ -24,6 +24,13 @@ class ReasoningTags(msgspec.Struct, frozen=True, array_like=True):
     is_open: bool
     """Whether the answer begins inside; else it may begin with `open`, or with what is constrained."""
 
+    def after(self, prompt: str) -> ReasoningTags | None:
+        """Return the tags for an answer to `prompt`, whose end may have opened the thinking already, or ended it."""
+        end = prompt.rstrip()
+        if end.endswith(self.close):
+            return None
+        return ReasoningTags(self.open, self.close, is_open=self.is_open or end.endswith(self.open))
+
 
 class Constraint(msgspec.Struct, frozen=True):
     """The form of the generated text.
@@ -46,3 +53,9 @@ class Constraint(msgspec.Struct, frozen=True):
             raise InvalidRequest(f"{self.param} is of an unknown kind: {self.kind!r}.", self.param)
         if len(self.text) > MAX_CONSTRAINT_LENGTH:
             raise InvalidRequest(f"{self.param} has at most {MAX_CONSTRAINT_LENGTH} characters.", self.param)
+
+    def after(self, prompt: str) -> Constraint:
+        """Return the constraint of an answer to `prompt`."""
+        if self.reasoning is None:
+            return self
+        return msgspec.structs.replace(self, reasoning=self.reasoning.after(prompt))

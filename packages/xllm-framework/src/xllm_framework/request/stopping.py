@@ -31,7 +31,8 @@ class StoppingChecker:
             if token_id in sampling.stop_token_ids:
                 return FinishReason.STOP, token_id
         if sequence.constraint_state is not None and sequence.constraint_state.is_complete:
-            return FinishReason.STOP, None
+            token_id = sequence.last_token_id
+            return FinishReason.STOP, token_id if token_id in self.eos_token_ids else None
         if sampling.max_tokens is not None and num_output_tokens >= sampling.max_tokens:
             return FinishReason.LENGTH, None
         if sequence.num_tokens >= self.max_model_len:

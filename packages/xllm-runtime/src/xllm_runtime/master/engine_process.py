@@ -21,6 +21,7 @@ from xllm_framework.config import XLLMConfig
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request.messages import FromEngine, Shutdown, ToEngine
 from xllm_runtime.log_format import configure_logging
+from xllm_runtime.master.constrained_requests import LoopMessage
 from xllm_runtime.master.wire import encode_frame, read_messages
 
 
@@ -49,7 +50,7 @@ def main() -> int:
     if not line:
         return 1
     files = msgspec.json.decode(line, type=ModelFiles, dec_hook=lambda kind, text: kind(text))  # kind: Path
-    inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+    inbox: queue.SimpleQueue[LoopMessage] = queue.SimpleQueue()
     outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(connection, inbox), name="xllm-receive", daemon=True).start()
     sender = threading.Thread(target=_send, args=(connection, outbox), name="xllm-send", daemon=True)
@@ -60,7 +61,7 @@ def main() -> int:
     return 0
 
 
-def _receive(connection: socket.socket, inbox: queue.SimpleQueue[ToEngine]) -> None:
+def _receive(connection: socket.socket, inbox: queue.SimpleQueue[LoopMessage]) -> None:
     """Fill the inbox until the parent says `Shutdown`; end at once when it is gone without a word."""
     for message in read_messages(connection, ToEngine):
         inbox.put(message)

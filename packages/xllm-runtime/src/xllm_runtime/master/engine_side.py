@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable
+from functools import partial
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead, XLLMError
@@ -15,8 +16,12 @@ from xllm_framework.kv_cache import BlockManager
 from xllm_framework.model import load_model_args
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import StoppingChecker
-from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine, ToEngine
+from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine
+from xllm_framework.tokenizer import load_tokenizer
+from xllm_runtime.constraint import GrammarCompiler
+from xllm_runtime.constraint.vocabulary import Vocabulary, model_vocabulary
 from xllm_runtime.engine.llm import LLMEngine
+from xllm_runtime.master.constrained_requests import LoopMessage
 from xllm_runtime.master.heartbeat import HeartbeatThread
 from xllm_runtime.master.loop import EngineLoop
 from xllm_scheduler import Scheduler
@@ -25,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_engine_side(
-    config: XLLMConfig, files: ModelFiles, inbox: queue.SimpleQueue[ToEngine], emit: Callable[[FromEngine], None]
+    config: XLLMConfig, files: ModelFiles, inbox: queue.SimpleQueue[LoopMessage], emit: Callable[[FromEngine], None]
 ) -> None:
     """Load the model, say `EngineReady`, and serve until `Shutdown`. An error is said as `EngineFailed`, never raised."""
     engine: LLMEngine | None = None
@@ -43,6 +48,7 @@ def run_engine_side(
             engine,
             inbox,
             emit,
+            compiler=GrammarCompiler(partial(_vocabulary, files, engine.vocab_size, args.eos_token_ids)),
             is_overlapped=config.scheduler.enable_schedule_overlap,
             check_integrity=config.execution.check_integrity,
         )
@@ -71,6 +77,11 @@ def run_engine_side(
     finally:
         heartbeat.stop()
         engine.close()
+
+
+def _vocabulary(files: ModelFiles, vocab_size: int, eos_token_ids: tuple[int, ...]) -> Vocabulary:
+    """Return what constraints need to know of the model's tokens; takes as long as loading a tokenizer does."""
+    return model_vocabulary(load_tokenizer(files), vocab_size, eos_token_ids)
 
 
 def _failed(error: Exception, what: str, kind: str = XLLMError.kind) -> EngineFailed:

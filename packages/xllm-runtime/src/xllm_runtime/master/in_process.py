@@ -9,6 +9,7 @@ from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request.messages import EngineFailed, Shutdown, ToEngine
+from xllm_runtime.master.constrained_requests import LoopMessage
 from xllm_runtime.master.engine_client import OnMessage
 
 
@@ -19,7 +20,7 @@ class InProcessClient:
         self._config = config
         self._on_message = on_message
         self._files: queue.SimpleQueue[ModelFiles | None] = queue.SimpleQueue()
-        self._inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[LoopMessage] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="xllm-engine", daemon=True)
         self._thread.start()
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
 from xllm_framework.batch import BatchGroup, ForwardOutput
+from xllm_framework.constraint import Grammar
 from xllm_framework.errors import EngineDead, RequestFailed, XLLMError
 from xllm_framework.request import FinishReason, Request
 from xllm_framework.request.messages import (
@@ -25,7 +26,13 @@ from xllm_framework.request.messages import (
     SequenceDelta,
     Shutdown,
     StepOutputs,
-    ToEngine,
+)
+from xllm_runtime.master.constrained_requests import (
+    CompiledRequest,
+    Compiler,
+    ConstrainedRequests,
+    LoopMessage,
+    Unconstrained,
 )
 from xllm_runtime.master.isolation import execute_one_by_one
 from xllm_runtime.master.steps_in_flight import NOTHING_IN_FLIGHT, OverlappedEngine, StepInFlight
@@ -42,6 +49,7 @@ class EngineLoop:
         inbox: messages from the front side.
         emit: takes the outputs of each step; must not block.
         is_overlapped: plan each step while the one before it is computed; only for an `OverlappedEngine`.
+        compiler: makes grammars of constraints; None refuses constrained requests.
         check_integrity: check the scheduler's and the cache's invariants after each step.
     """
 
@@ -49,10 +57,11 @@ class EngineLoop:
         self,
         scheduler: Scheduler,
         engine: OverlappedEngine,
-        inbox: queue.SimpleQueue[ToEngine],
+        inbox: queue.SimpleQueue[LoopMessage],
         emit: Callable[[StepOutputs], None],
         *,
         is_overlapped: bool = False,
+        compiler: Compiler | None = None,
         check_integrity: bool = False,
     ) -> None:
         self._scheduler = scheduler
@@ -60,6 +69,7 @@ class EngineLoop:
         self._inbox = inbox
         self._emit = emit
         self._check_integrity = check_integrity
+        self._constrained = ConstrainedRequests(compiler or Unconstrained(), inbox.put)
         self._in_flight = NOTHING_IN_FLIGHT
         self.next_step = self.step_overlapped if is_overlapped else self.step
         self.step_began_s: float | None = None
@@ -114,12 +124,16 @@ class EngineLoop:
                 return False
             self.apply(message)
 
-    def apply(self, message: AddRequest | AbortRequests | Pause | Resume) -> None:
-        """Add a request, abort some, pause or resume; between two steps."""
+    def apply(self, message: AddRequest | AbortRequests | Pause | Resume | CompiledRequest) -> None:
+        """Add a request, or one whose grammar is compiled, abort some, pause or resume; between two steps."""
         match message:
             case AddRequest():
-                self._add(message)
+                self._begin(message)
+            case CompiledRequest():
+                self._go_on(message)
             case AbortRequests():
+                if deltas := self._constrained.abort(message.request_ids):
+                    self._emit(StepOutputs(deltas, self._stats()))
                 self._scheduler.abort(message.request_ids)
             case Pause():
                 self._scheduler.pause(PauseMode(message.mode))
@@ -127,17 +141,44 @@ class EngineLoop:
                 self._scheduler.resume()
                 self._emit(StepOutputs([], self._stats()))
 
-    def _add(self, message: AddRequest) -> None:
+    def _begin(self, message: AddRequest) -> None:
+        """Add a request, or let it wait for its grammar."""
+        if message.sampling.constraint is None:
+            self._add(message, None)
+        elif (grammar := self._constrained.find(message)) is not None:
+            self._add(message, grammar)
+
+    def _go_on(self, compiled: CompiledRequest) -> None:
+        """Add a request that has waited for its grammar, unless it has ended meanwhile or there is none."""
+        aborted = self._constrained.take(compiled)
+        message = compiled.message
+        if aborted is None:
+            return
+        if compiled.error is not None:
+            self._refuse(message, compiled.error, aborted)
+            return
+        self._add(message, compiled.grammar)
+        if aborted:
+            self._scheduler.abort([(message.request_id, index) for index in aborted])
+
+    def _add(self, message: AddRequest, grammar: Grammar | None) -> None:
         try:
-            self._scheduler.add_request(_request(message))
+            request = _request(message)
+            if grammar is not None:
+                for sequence in request.sequences:
+                    sequence.constraint_state = grammar.new_state()
+            self._scheduler.add_request(request)
         except XLLMError as error:
-            deltas = [
-                SequenceDelta(
-                    message.request_id, index, [], FinishReason.ERROR, error=error.message, error_kind=error.kind
-                )
-                for index in range(message.sampling.num_sequences)
-            ]
-            self._emit(StepOutputs(deltas, self._stats()))
+            self._refuse(message, error)
+
+    def _refuse(self, message: AddRequest, error: XLLMError, ended: Collection[int] = ()) -> None:
+        """Tell the end of a request that the scheduler does not have, but for its sequences that have `ended`."""
+        deltas = [
+            SequenceDelta(message.request_id, index, [], FinishReason.ERROR, error=error.message, error_kind=error.kind)
+            for index in range(message.sampling.num_sequences)
+            if index not in ended
+        ]
+        self._emit(StepOutputs(deltas, self._stats()))
 
     def _stats(self) -> EngineStats:
         stats = self._scheduler.stats()

@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable
 from typing import Unpack
 
+import msgspec
+
 from xllm_framework.chat_template import ChatTemplate
 from xllm_framework.errors import InvalidRequest, RequestTooLong
 from xllm_framework.request import NO_OBJECTIVES, SamplingParams
 from xllm_framework.request.messages import AddRequest
 from xllm_framework.tokenizer import Tokenizer
+from xllm_runtime.constraint import ConstraintChecker
 from xllm_runtime.master.chat_input import ChatInput
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
 
@@ -50,6 +53,7 @@ class RequestFactory:
         self._seed = seed or int.from_bytes(os.urandom(8), "little")
         self._clock = clock
         self._numbers = itertools.count()
+        self._constraints = ConstraintChecker()
 
     def from_prompt(
         self,
@@ -86,6 +90,8 @@ class RequestFactory:
             continue_final_message=chat.continue_final_message,
             kwargs=chat.template_kwargs,
         )
+        if sampling.constraint is not None:
+            sampling = msgspec.structs.replace(sampling, constraint=sampling.constraint.after(prompt))
         token_ids = self._tokenizer.encode(prompt, add_special_tokens=False)
         return self._prepare(prompt, token_ids, sampling, "messages", chat.continue_final_message, options)
 
@@ -123,6 +129,8 @@ class RequestFactory:
             wrong = lowest if lowest < 0 else highest
             raise InvalidRequest(f"{param} holds token id {wrong}, but ids go from 0 to {self._vocab_size - 1}.", param)
         sampling.check_vocabulary(self._vocab_size)
+        if sampling.constraint is not None:
+            self._constraints.check(sampling.constraint)
         num_tokens, limit = len(token_ids), self._max_model_len
         if num_tokens > limit - 1:
             raise RequestTooLong(

@@ -34,7 +34,8 @@ class SequenceStream:
         """Return what `delta` brings; sets `is_finished` with the last one, or when a stop string ends the text."""
         token_ids = delta.token_ids
         reason = delta.finish_reason
-        text_ids = token_ids[:-1] if reason == FinishReason.STOP else token_ids
+        ends_by_token = reason == FinishReason.STOP and delta.stop_reason is not None
+        text_ids = token_ids[:-1] if ends_by_token else token_ids
         stop_string: str | None = None
         if self._matcher is None:
             text = self._detokenizer.append(text_ids) if text_ids else ""

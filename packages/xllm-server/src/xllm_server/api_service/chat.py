@@ -8,6 +8,7 @@ from functools import partial
 from xllm_framework.errors import InvalidRequest
 from xllm_runtime.master import ChatInput, PreparedRequest
 from xllm_server.api_service.chat_rendering import AnswerParsing, ChatRendering
+from xllm_server.api_service.constrained_chat import constrain_after_thinking
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.service import GenerationService
 from xllm_server.parsers.reasoning.interface import ReasoningParserFactory, ReasoningStart
@@ -32,6 +33,7 @@ class ChatService(GenerationService[ChatCompletionRequest]):
         params = body.to_sampling(
             keeps_special_tokens=any(parser is not None and parser.needs_special_tokens for parser in parsers)
         )
+        params = constrain_after_thinking(params, body, parsers[1])
 
         def prepare(request_id: str) -> Sequence[PreparedRequest]:
             return [self._state.master.prepare_chat(chat_input(body), params, **body.options(request_id))]

@@ -14,6 +14,7 @@ import msgspec
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import NO_OBJECTIVES, SamplingParams, ServiceObjectives
 from xllm_runtime.master.prepared_request import RequestOptions
+from xllm_server.protocol.structured_output import StructuredOutputFields
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 """Integers that travel to the engine and into its arrays."""
@@ -87,7 +88,7 @@ class EngineRequest(msgspec.Struct, kw_only=True):
 _OBJECTIVE_FIELDS = ServiceObjectives.__struct_fields__
 
 
-class GenerationRequest(EngineRequest, kw_only=True):
+class GenerationRequest(StructuredOutputFields, EngineRequest, kw_only=True):
     """Fields of chat and completion requests; see the module."""
 
     stream_options: StreamOptions | None = None
@@ -144,7 +145,13 @@ class GenerationRequest(EngineRequest, kw_only=True):
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if self.stop_token_ids is not None:
             given["stop_token_ids"] = tuple(self.stop_token_ids)
-        return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs, **given)
+        return SamplingParams(
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            constraint=self.constraint(),
+            **given,
+        )
 
 
 _SAMPLING_FIELDS = (

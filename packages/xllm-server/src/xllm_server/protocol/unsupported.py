@@ -11,10 +11,6 @@ from typing import Any
 from xllm_framework.errors import InvalidRequest
 
 
-def _is_text_format(value: Any) -> bool:
-    return isinstance(value, dict) and bool(value.get("type") == "text")
-
-
 def _is_text_only(value: Any) -> bool:
     return bool(value == ["text"])
 
@@ -28,12 +24,6 @@ _HARMLESS: dict[str, Callable[[Any], bool]] = {
     "tool_choice": lambda value: value == "none",
     "functions": _never,
     "function_call": lambda value: value == "none",
-    "response_format": _is_text_format,
-    "structured_outputs": _never,
-    "guided_json": _never,
-    "guided_regex": _never,
-    "guided_choice": _never,
-    "guided_grammar": _never,
     "modalities": _is_text_only,
     "audio": _never,
     "web_search_options": _never,
@@ -51,7 +41,6 @@ _HARMLESS: dict[str, Callable[[Any], bool]] = {
 
 _REASONS = {
     "chat_template": "templates are read at start only (--chat-template)",
-    "response_format": 'only {"type": "text"} is served',
 }
 
 

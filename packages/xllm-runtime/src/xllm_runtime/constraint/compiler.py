@@ -1,0 +1,81 @@
+"""Compiles constraints for one model, and keeps those that were used last. Knows nothing of requests."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from xllm_framework.constraint import Constraint, Grammar
+from xllm_framework.errors import InvalidRequest
+from xllm_runtime.constraint.grammar_text import grammar_text
+from xllm_runtime.constraint.matcher import CompiledGrammar
+from xllm_runtime.constraint.thinking import ThinkingGrammar
+from xllm_runtime.constraint.vocabulary import Vocabulary
+
+MAX_CACHED = 64
+
+CacheKey = tuple[object, ...]
+
+
+class GrammarCompiler:
+    """Thread-safe. Of grammars that were compiled, the last used stay at hand.
+
+    Args:
+        create_vocabulary: called once, when it is needed; may take seconds.
+    """
+
+    def __init__(self, create_vocabulary: Callable[[], Vocabulary]) -> None:
+        self._create_vocabulary = create_vocabulary
+        self._vocabulary: Vocabulary | None = None
+        self._vocabulary_lock = threading.Lock()
+        self._cache: OrderedDict[CacheKey, Grammar] = OrderedDict()
+        self._cache_lock = threading.Lock()
+
+    def find(self, constraint: Constraint) -> Grammar | None:
+        """Return the compiled grammar if it is at hand; at once."""
+        key = _key(constraint)
+        with self._cache_lock:
+            grammar = self._cache.get(key)
+            if grammar is not None:
+                self._cache.move_to_end(key)
+        return grammar
+
+    def compile(self, constraint: Constraint) -> Grammar:
+        """Return the compiled grammar; may take seconds.
+
+        Raises:
+            InvalidRequest: it cannot be compiled, nothing satisfies it, or the model's tokenizer cannot be constrained.
+        """
+        grammar = self.find(constraint)
+        if grammar is None:
+            grammar = self._compile(constraint)
+            with self._cache_lock:
+                self._cache[_key(constraint)] = grammar
+                if len(self._cache) > MAX_CACHED:
+                    self._cache.popitem(last=False)
+        return grammar
+
+    def _compile(self, constraint: Constraint) -> Grammar:
+        vocabulary = self._find_vocabulary()
+        try:
+            grammar = CompiledGrammar(vocabulary.tokenizer, grammar_text(constraint), constraint.param)
+        except InvalidRequest:
+            raise
+        except BaseException as error:  # a panic of the library is no Exception
+            if isinstance(error, (KeyboardInterrupt, SystemExit)):
+                raise
+            raise InvalidRequest(f"{constraint.param} cannot be compiled: {error}.", constraint.param) from error
+        if constraint.reasoning is None:
+            return grammar
+        return ThinkingGrammar(grammar, constraint.reasoning, vocabulary)
+
+    def _find_vocabulary(self) -> Vocabulary:
+        with self._vocabulary_lock:
+            if self._vocabulary is None:
+                self._vocabulary = self._create_vocabulary()
+            return self._vocabulary
+
+
+def _key(constraint: Constraint) -> CacheKey:
+    return constraint.kind, constraint.text, constraint.reasoning
