@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from xllm_framework.batch import Batch, ForwardInput, ForwardOutput
 from xllm_framework.batch.sequence_rows import sequence_seed
+from xllm_framework.kv_cache import BlockMoves
 from xllm_framework.request import Request, StoppingChecker
 
 NOTHING = -1
@@ -53,6 +54,7 @@ class PagedStore:
         self.num_computed_tokens = 0
         self.logprobs_after: Callable[[list[int]], npt.NDArray[np.float64]] | None = None
         """If set, the alternatives that rows report are the most probable tokens by this."""
+        self._host: dict[int, list[npt.NDArray[np.int32]]] = {}
         self.fail_rows: dict[str, str] = {}
         """By request id: the error that its sampled rows get."""
         self._block_size = block_size
@@ -62,6 +64,7 @@ class PagedStore:
     def execute(self, batch: Batch, step: ForwardInput) -> ForwardOutput:
         """Write the step's tokens, read every sequence back, and sample."""
         assert (step.slot_mapping >= self._block_size).all(), "the padding block is written to"
+        self._move(step.moves)
         for old, new in step.block_copies:
             for array in (self._tokens, self._positions):
                 blocks = array.reshape(-1, self._block_size)
@@ -101,6 +104,15 @@ class PagedStore:
             prompt_logprobs=self._prompt_logprobs(step, contexts),
             errors=errors or None,
         )
+
+    def _move(self, moves: BlockMoves | None) -> None:
+        """Move blocks to the host, then from it."""
+        blocks = [array.reshape(-1, self._block_size) for array in (self._tokens, self._positions)]
+        for block_id, slot in moves.to_host if moves else ():
+            self._host[slot] = [array[block_id].copy() for array in blocks]
+        for slot, block_id in moves.to_device if moves else ():
+            for array, kept in zip(blocks, self._host[slot], strict=True):
+                array[block_id] = kept
 
     @staticmethod
     def _check_context(read: list[int], known: list[int]) -> None:

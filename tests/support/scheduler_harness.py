@@ -36,6 +36,7 @@ class SchedulerHarness:
         max_model_len: int = 10_000,
         is_overlapped: bool = False,
         num_ranks: int = 1,
+        num_host_blocks: int = 0,
         latency: LatencyModel | None = None,
         **options,
     ) -> None:
@@ -46,6 +47,7 @@ class SchedulerHarness:
                 block_size,
                 enable_prefix_cache=enable_prefix_cache,
                 prefix_cache=HashPrefixCache(block_size, b"secret"),
+                num_host_blocks=num_host_blocks,
             )
             for _ in range(num_ranks)
         ]

@@ -9,6 +9,7 @@ import pytest
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.errors import EngineDead, InvalidConfig, XLLMError
+from xllm_framework.kv_cache import BlockMoves
 from xllm_runtime.executor.warm_up import warm_up_input
 from xllm_runtime.worker import ThreadedWorkerClient
 
@@ -22,12 +23,19 @@ class DoublingWorker:
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
+        self.moves: list[BlockMoves] = []
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         return 7 * block_size
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
         raise XLLMError(f"{num_blocks} blocks are too many.")
+
+    def allocate_host_blocks(self, num_host_blocks: int) -> None:
+        """Nothing is kept."""
+
+    def move_blocks(self, moves: BlockMoves) -> None:
+        self.moves.append(moves)
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
         assert threading.current_thread() is self.thread

@@ -29,6 +29,7 @@ class SchedulerStates(RuleBasedStateMachine):
         priority_strategy=st.sampled_from(["priority", *STRATEGIES]),
         num_ranks=st.sampled_from([1, 1, 2]),
         enable_prefix_cache=st.booleans(),
+        num_host_blocks=st.sampled_from([0, 0, 1, 10, 100]),
         enable_in_batch_prefix=st.booleans(),
         enable_zero_evict=st.booleans(),
         zero_evict_output_tokens=st.sampled_from([4, 40]),

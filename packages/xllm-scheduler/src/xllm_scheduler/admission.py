@@ -87,8 +87,19 @@ class Admission:
             entry, matched, [other for other in self._lifecycle.running if other.sequence.rank == rank], blocks
         ):
             return None
-        if not blocks.admit(sequence, matched, sequence.num_tokens, reserve=_reserve(blocks)):
+        if not blocks.admit(
+            sequence,
+            matched,
+            sequence.num_tokens,
+            reserve=_reserve(blocks),
+            salt=request.cache_salt,
+            is_looked_up=not owes_prompt_logprobs(request, sequence),
+        ):
             return None
+        if sequence.num_computed_tokens > start:  # more was found in the host's memory
+            start = sequence.num_computed_tokens
+            num_uncomputed = sequence.num_tokens - start
+            num_tokens = min(num_tokens, num_uncomputed)
         sequence.rank = rank
         self._lifecycle.start(entry)
         self.announce(entry, num_tokens)

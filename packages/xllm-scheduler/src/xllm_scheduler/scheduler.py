@@ -239,6 +239,8 @@ class Scheduler:
                     charge_time(item, budget)
         for rank, batch in enumerate(batches):
             self._blocks[rank].withdraw_announced()
+            if batch.num_tokens:
+                batch.moves = self._blocks[rank].take_moves()
             if batch.num_tokens > len(batch):
                 if self._is_sharing_leftover and budget.ranks[rank].num_tokens_left > 0:
                     self._chunks.share_leftover(batch, rank, budget)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from xllm_framework.kv_cache.host_tier import BlockMoves
 from xllm_framework.request.request import Request
 from xllm_framework.request.sequence import Sequence
 
@@ -40,6 +41,8 @@ class Batch:
     """Sum of `num_scheduled_tokens`."""
     block_copies: list[tuple[int, int]] = field(default_factory=list)
     """`block_copy` of those that have one."""
+    moves: BlockMoves | None = None
+    """Blocks that come from the host's memory, or go there, before the step."""
 
     def add(self, item: ScheduledSequence) -> None:
         """Append one scheduled sequence."""

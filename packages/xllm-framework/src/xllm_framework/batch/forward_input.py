@@ -19,6 +19,7 @@ import numpy.typing as npt
 from xllm_framework.batch.allowed_tokens import AllowedTokens
 from xllm_framework.batch.batch import Batch, ScheduledSequence
 from xllm_framework.batch.sequence_rows import SequenceRows
+from xllm_framework.kv_cache.host_tier import BlockMoves
 
 
 @dataclass(slots=True)
@@ -70,6 +71,8 @@ class ForwardInput:
     sample_rows: npt.NDArray[np.int64]
     sampling: SamplingRows
     max_query_len: int
+    moves: BlockMoves | None = None
+    """Moves between host and device, which happen once and before `block_copies`, whatever becomes of the step."""
     block_copies: list[tuple[int, int]] = field(default_factory=list)
     """(from, to) block ids, to be copied before anything is written; no block is both."""
     prompt_logprobs: list[tuple[int, int, npt.NDArray[np.int32]]] = field(default_factory=list)
@@ -130,6 +133,7 @@ class ForwardInputBuilder:
             sample_rows=query_start[1:][sampled].astype(np.int64) - 1,
             sampling=self._sampling_rows(scheduled, sampled, rows[sampled], num_tokens_of[sampled]),
             max_query_len=max_query_len,
+            moves=batch.moves,
             block_copies=batch.block_copies,
             prompt_logprobs=self._prompt_logprobs(scheduled, starts, rows),
         )

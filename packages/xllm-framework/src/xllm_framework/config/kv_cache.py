@@ -19,3 +19,6 @@ class KVCacheConfig:
     """Share of the device's memory for weights and KV cache."""
     enable_prefix_cache: bool = True
     """Reuse the KV of prompts that begin alike."""
+    host_blocks_factor: float = 0.0
+    """Blocks that leave the prefix cache are kept in host memory, this many for each block of the device; 0 keeps none.
+    Needs the prefix cache, and an implementation in torch."""

@@ -2,6 +2,7 @@
 
 from xllm_framework.kv_cache.block_manager import BlockManager
 from xllm_framework.kv_cache.block_pool import BlockPool
+from xllm_framework.kv_cache.host_tier import BlockMoves, HostTier
 from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache
 
-__all__ = ["BlockManager", "BlockPool", "HashPrefixCache", "PrefixCache"]
+__all__ = ["BlockManager", "BlockMoves", "BlockPool", "HashPrefixCache", "HostTier", "PrefixCache"]

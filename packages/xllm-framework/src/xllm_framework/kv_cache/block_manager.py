@@ -23,6 +23,7 @@ from itertools import takewhile
 
 from xllm_framework.errors import IntegrityError, InvalidConfig
 from xllm_framework.kv_cache.block_pool import PADDING_BLOCK, BlockPool
+from xllm_framework.kv_cache.host_tier import BlockMoves, HostTier
 from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache
 from xllm_framework.request.sequence import Sequence
 
@@ -37,6 +38,7 @@ class BlockManager:
         block_size: tokens a block.
         enable_prefix_cache: keep computed blocks for later prompts that begin alike.
         prefix_cache: the map to use; None takes `HashPrefixCache`.
+        num_host_blocks: evicted blocks that host memory keeps, if the prefix cache is on; see `HostTier`.
 
     Raises:
         InvalidConfig: `num_blocks` is below 2, or `block_size` below 1.
@@ -49,6 +51,7 @@ class BlockManager:
         *,
         enable_prefix_cache: bool = True,
         prefix_cache: PrefixCache | None = None,
+        num_host_blocks: int = 0,
     ) -> None:
         if block_size < 1:
             raise InvalidConfig(f"block_size must be 1 or more, not {block_size}.")
@@ -56,8 +59,9 @@ class BlockManager:
         self.enable_prefix_cache = enable_prefix_cache
         self.can_copy_blocks = False
         """Whether the executor obeys the copies of `prepare_writes`; set it before anything is forked."""
-        self._prefix_cache: PrefixCache = prefix_cache or HashPrefixCache(block_size)
-        self._pool = BlockPool(num_blocks, self._prefix_cache.evict)
+        self._prefix_cache: PrefixCache = HashPrefixCache(block_size) if prefix_cache is None else prefix_cache
+        self._host = HostTier(num_host_blocks) if enable_prefix_cache and num_host_blocks else None
+        self._pool = BlockPool(num_blocks, self._prefix_cache.evict if self._host is None else self._offload)
         self._announced: dict[int, Sequence] = {}
 
     @property
@@ -158,7 +162,16 @@ class BlockManager:
             count += 1
         return count
 
-    def admit(self, sequence: Sequence, matched: list[int], num_tokens: int, *, reserve: int = 0) -> bool:
+    def admit(
+        self,
+        sequence: Sequence,
+        matched: list[int],
+        num_tokens: int,
+        *,
+        reserve: int = 0,
+        salt: str = "",
+        is_looked_up: bool = True,
+    ) -> bool:
         """Give a sequence without blocks the `matched` ones and new ones for its first `num_tokens` tokens, or nothing.
 
         `matched` is the fresh result of `match_prefix`, or empty. Returns False, and changes nothing, unless at least
@@ -168,10 +181,35 @@ class BlockManager:
         if num_new + self._pool.count_unheld(matched) + reserve > self._pool.num_available:
             return False
         self._pool.share(matched)
+        slots = [] if self._host is None or not is_looked_up else self._find_in_host(self._host, sequence, len(matched))
         sequence.block_table = matched + self._pool.allocate(num_new)
         sequence.num_cached_tokens = len(matched) * self.block_size
         sequence.num_computed_tokens = sequence.num_cached_tokens
+        if self._host is not None and slots:
+            self._restore(self._host, sequence, slots, len(matched), salt)
         return True
+
+    def take_moves(self) -> BlockMoves | None:
+        """Return the moves between device and host that are due before the step that was planned; None mostly."""
+        return None if self._host is None else self._host.take_moves()
+
+    def _offload(self, block_id: int) -> None:
+        """Keep the content of an evicted block in the host's memory."""
+        if self._host is not None:
+            self._host.offload(self._prefix_cache.key_of(block_id), block_id)
+        self._prefix_cache.evict(block_id)
+
+    def _find_in_host(self, host: HostTier, sequence: Sequence, num_matched: int) -> list[int]:
+        """Return the host's slots of what follows the `num_matched` blocks, so that at least one token is left."""
+        return host.find(sequence.block_hashes[num_matched : (sequence.num_tokens - 1) // self.block_size])
+
+    def _restore(self, host: HostTier, sequence: Sequence, slots: list[int], num_matched: int, salt: str) -> None:
+        """Bring `slots` into the blocks behind the matched ones; their tokens count as cached and computed."""
+        start = sequence.num_computed_tokens
+        end = start + len(slots) * self.block_size
+        host.restore(slots, sequence.block_table[num_matched : num_matched + len(slots)])
+        sequence.num_cached_tokens = sequence.num_computed_tokens = end
+        self.publish(sequence, start, end, salt)
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """Grow the block table of `sequence` to hold its first `num_tokens` tokens, or change nothing.
@@ -286,6 +324,8 @@ class BlockManager:
         if held[PADDING_BLOCK]:
             raise IntegrityError("A sequence holds the padding block 0.")
         self._prefix_cache.check_integrity(self._pool.retained_flags)
+        if self._host is not None:
+            self._host.check_integrity()
 
     def _check_table(self, sequence: Sequence) -> None:
         if len(set(sequence.block_table)) != len(sequence.block_table):

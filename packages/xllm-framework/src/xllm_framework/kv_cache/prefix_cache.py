@@ -47,6 +47,9 @@ class PrefixCache(Protocol):
         content is known in another block already, that one stays and this one is left out.
         """
 
+    def key_of(self, block_id: int) -> bytes:
+        """Return the key, among the sequence's `block_keys`, under which a block that `insert` returned is known."""
+
     def evict(self, block_id: int) -> None:
         """Forget a block that `insert` returned."""
 
@@ -92,6 +95,10 @@ class HashPrefixCache:
                 self._key_of[block_id] = key
                 inserted.append(block_id)
         return inserted
+
+    def key_of(self, block_id: int) -> bytes:
+        """Return the key of a known block; see `PrefixCache`."""
+        return self._key_of[block_id]
 
     def evict(self, block_id: int) -> None:
         """Forget a block; see `PrefixCache`."""

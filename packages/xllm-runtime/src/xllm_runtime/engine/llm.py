@@ -38,6 +38,11 @@ class LLMEngine:
         """Tokens of prompt and output together that one sequence can hold: by model, option and pool."""
         for client in self._clients:
             client.allocate_kv_cache(self.num_blocks, self.block_size)
+        self.num_host_blocks = int(config.kv_cache.host_blocks_factor * self.num_blocks)
+        """Blocks in host memory on each rank."""
+        if self.num_host_blocks:
+            for client in self._clients:
+                client.allocate_host_blocks(self.num_host_blocks)
         self._builder = ForwardInputBuilder(self.block_size, args.eos_token_ids)
         first = self._clients[0]
         self.model_impl, self.device, self.dtype = first.model_impl, first.device, first.dtype

@@ -38,7 +38,12 @@ def run_engine_side(
         args = load_model_args(files)
         engine = LLMEngine(config, files, args)
         has_prefix_cache = config.kv_cache.enable_prefix_cache
-        block_manager = BlockManager(engine.num_blocks, engine.block_size, enable_prefix_cache=has_prefix_cache)
+        block_manager = BlockManager(
+            engine.num_blocks,
+            engine.block_size,
+            enable_prefix_cache=has_prefix_cache,
+            num_host_blocks=engine.num_host_blocks,
+        )
         block_manager.can_copy_blocks = engine.can_copy_blocks
         scheduler = Scheduler(
             config.scheduler, block_manager, StoppingChecker(args.eos_token_ids, engine.max_model_len)

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.errors import EngineDead
+from xllm_framework.kv_cache import BlockMoves
 
 
 class Worker(Protocol):
@@ -23,6 +24,12 @@ class Worker(Protocol):
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
         """Allocate the pool, zeroed, and bind it to the model."""
+
+    def allocate_host_blocks(self, num_host_blocks: int) -> None:
+        """Allocate blocks in host memory beside the pool. Raises `InvalidConfig` unless `can_copy_blocks`."""
+
+    def move_blocks(self, moves: BlockMoves) -> None:
+        """Move blocks between device and host."""
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
         """Compute one step. Nothing but KV in the input's slots changes, so a step that raised can be repeated."""
@@ -43,6 +50,9 @@ class WorkerClient(Protocol):
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
         """See `Worker.allocate_kv_cache`."""
+
+    def allocate_host_blocks(self, num_host_blocks: int) -> None:
+        """See `Worker.allocate_host_blocks`."""
 
     def submit(self, forward_input: ForwardInput) -> None:
         """Send one step. Never raises what the worker raises.
@@ -77,6 +87,10 @@ class LocalWorkerClient:
         """See `Worker.allocate_kv_cache`."""
         self._living_worker().allocate_kv_cache(num_blocks, block_size)
 
+    def allocate_host_blocks(self, num_host_blocks: int) -> None:
+        """See `Worker.allocate_host_blocks`."""
+        self._living_worker().allocate_host_blocks(num_host_blocks)
+
     def submit(self, forward_input: ForwardInput) -> None:
         """See `WorkerClient.submit`."""
         self._submitted = forward_input
@@ -86,7 +100,10 @@ class LocalWorkerClient:
         forward_input, self._submitted = self._submitted, None
         if forward_input is None:
             raise EngineDead("A step was collected from a worker that was given none.")
-        return self._living_worker().execute(forward_input)
+        worker = self._living_worker()
+        if forward_input.moves is not None:
+            worker.move_blocks(forward_input.moves)
+        return worker.execute(forward_input)
 
     def close(self) -> None:
         """See `WorkerClient.close`."""

@@ -15,10 +15,12 @@ import torch
 
 from xllm_framework.batch import ForwardInput, ForwardOutput, SamplingRows
 from xllm_framework.config import XLLMConfig
+from xllm_framework.kv_cache import BlockMoves
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
 from xllm_runtime.executor.interface import DecodedRows
 from xllm_runtime.executor.selection import select_executor
+from xllm_runtime.memory.host_blocks import HostBlocks, KVTensors
 from xllm_runtime.models.registry import select_model
 from xllm_runtime.platform import select_platform
 from xllm_runtime.sampling.logprob_rows import LogprobRows
@@ -48,7 +50,8 @@ class LLMWorker:
         self._model = load_model(choice, files, args, config.load, dtype, self._platform.device)
         self._executor = select_executor(self._model, self._platform, config.scheduler.max_num_seqs)
         self._demand = CacheDemand(max_model_len(config, args, sys.maxsize), config.scheduler.max_num_seqs)
-        self._caches: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._caches: KVTensors = []
+        self._host: HostBlocks | None = None
         self.model_impl = choice.model_impl
         self.device = str(self._platform.device)
         self.dtype = str(dtype).removeprefix("torch.")
@@ -66,6 +69,16 @@ class LLMWorker:
         """See `Worker.allocate_kv_cache`."""
         self._caches = allocate(self._model.kv_cache_shapes(), num_blocks, block_size, self._platform)
         self._model.bind_kv_cache(self._caches)
+
+    def allocate_host_blocks(self, num_host_blocks: int) -> None:
+        """See `Worker.allocate_host_blocks`."""
+        self._host = HostBlocks(self._caches, num_host_blocks)
+
+    @torch.inference_mode()
+    def move_blocks(self, moves: BlockMoves) -> None:
+        """See `Worker.move_blocks`."""
+        if self._host is not None:
+            self._host.move(moves)
 
     @torch.inference_mode()
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.config import XLLMConfig
+from xllm_framework.errors import InvalidConfig
+from xllm_framework.kv_cache import BlockMoves
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
 from xllm_runtime.models.native import compute_dtype
@@ -64,6 +66,14 @@ class NativeWorker:
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
         """See `Worker.allocate_kv_cache`; pages are taken when tokens first use them."""
         self._decoder.allocate_kv_cache(num_blocks, block_size, KV_TYPES[self.dtype][0])
+
+    def allocate_host_blocks(self, num_host_blocks: int) -> None:
+        """Raise `InvalidConfig`: see `can_copy_blocks`."""
+        raise InvalidConfig("host_blocks_factor must be 0: the native implementation cannot move its blocks.")
+
+    def move_blocks(self, moves: BlockMoves) -> None:
+        """Raise `InvalidConfig`: see `can_copy_blocks`."""
+        raise InvalidConfig(f"The native implementation cannot move its blocks ({moves}).")
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
         """Forward and tokens in one call, or logits and tokens; then the log-probabilities of prompt tokens."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.config import XLLMConfig
+from xllm_framework.kv_cache import BlockMoves
 from xllm_framework.model import ModelArgs
 
 NUM_BLOCKS = 65536
@@ -35,6 +36,12 @@ class NullWorker:
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
         """Do nothing: there is nothing to keep."""
+
+    def allocate_host_blocks(self, num_host_blocks: int) -> None:
+        """Do nothing."""
+
+    def move_blocks(self, moves: BlockMoves) -> None:
+        """Do nothing."""
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
         """Return tokens that no model computed."""

@@ -53,6 +53,11 @@ class ThreadedWorkerClient:
         self._put(lambda worker: worker.allocate_kv_cache(num_blocks, block_size))
         self._take()
 
+    def allocate_host_blocks(self, num_host_blocks: int) -> None:
+        """See `Worker.allocate_host_blocks`."""
+        self._put(lambda worker: worker.allocate_host_blocks(num_host_blocks))
+        self._take()
+
     def submit(self, forward_input: ForwardInput) -> None:
         """See `WorkerClient.submit`."""
         self._put(lambda worker: self._execute(worker, forward_input))
@@ -96,6 +101,8 @@ class ThreadedWorkerClient:
 
     def _execute(self, worker: Worker, forward_input: ForwardInput) -> ForwardOutput:
         drawn, self._drawn = self._drawn, None
+        if forward_input.moves is not None:  # first, because they must happen even if the step cannot be computed
+            worker.move_blocks(forward_input.moves)
         replace_placeholders(forward_input, drawn)
         output = worker.execute(forward_input)
         self._drawn = output.token_ids

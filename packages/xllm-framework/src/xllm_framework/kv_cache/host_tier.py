@@ -1,0 +1,94 @@
+"""Which evicted blocks lie in host memory, and where. Ids and arithmetic only; who moves the bytes obeys `BlockMoves`.
+
+    device block --evicted--> host slot --matched by a later prompt--> device block
+                                  |
+                                  +--evicted, least recently used first--> forgotten
+
+The moves of a step happen before anything of it is computed, first those to the host, then those from it. A slot that is
+read in a step is therefore not given away in it. Keys are the prefix cache's own, so that both tiers mean the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from xllm_framework.errors import IntegrityError
+
+
+@dataclass(slots=True)
+class BlockMoves:
+    """Blocks to be moved before a step; happens once, also if the step is computed again or not at all."""
+
+    to_host: list[tuple[int, int]] = field(default_factory=list)
+    """(device block, host slot); these come first."""
+    to_device: list[tuple[int, int]] = field(default_factory=list)
+    """(host slot, device block)"""
+
+    def __bool__(self) -> bool:
+        return bool(self.to_host or self.to_device)
+
+
+class HostTier:
+    """`num_slots` host slots by key, and the moves that are due. All operations are O(1) a block."""
+
+    def __init__(self, num_slots: int) -> None:
+        self._num_slots = num_slots
+        self._free = list(range(num_slots - 1, -1, -1))
+        self._slot_of: OrderedDict[bytes, int] = OrderedDict()
+        """The least recently used first."""
+        self._is_read: set[int] = set()
+        self._moves = BlockMoves()
+
+    def __len__(self) -> int:
+        """Return how many blocks lie in the host's memory."""
+        return len(self._slot_of)
+
+    def offload(self, key: bytes, block_id: int) -> None:
+        """Keep the content of a device block that is about to be taken for other content, if there is room for it."""
+        if key in self._slot_of:
+            self._slot_of.move_to_end(key)
+            return
+        slot = self._take_slot()
+        if slot is not None:
+            self._slot_of[key] = slot
+            self._moves.to_host.append((block_id, slot))
+
+    def find(self, keys: Iterable[bytes]) -> list[int]:
+        """Return the slots of the longest run of leading `keys` that are known.
+
+        They stay as they are until the next `take_moves`.
+        """
+        slots = []
+        for key in keys:
+            slot = self._slot_of.get(key)
+            if slot is None:
+                break
+            self._slot_of.move_to_end(key)
+            slots.append(slot)
+        self._is_read.update(slots)
+        return slots
+
+    def restore(self, slots: list[int], blocks: list[int]) -> None:
+        """Bring the content of `slots`, a fresh result of `find`, into as many device blocks."""
+        self._moves.to_device.extend(zip(slots, blocks, strict=True))
+
+    def take_moves(self) -> BlockMoves | None:
+        """Return the moves that are due before the step that has just been planned; None if there are none."""
+        self._is_read.clear()
+        if not self._moves:
+            return None
+        moves, self._moves = self._moves, BlockMoves()
+        return moves
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` unless every slot is either free or holds one key's block."""
+        if sorted([*self._free, *self._slot_of.values()]) != list(range(self._num_slots)):
+            raise IntegrityError("A host slot is free and in use, or neither, or in use twice.")
+
+    def _take_slot(self) -> int | None:
+        if self._free:
+            return self._free.pop()
+        key = next((key for key, slot in self._slot_of.items() if slot not in self._is_read), None)
+        return None if key is None else self._slot_of.pop(key)
