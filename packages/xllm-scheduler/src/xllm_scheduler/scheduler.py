@@ -86,6 +86,7 @@ class Scheduler:
         self._tpot_limit_s = 1e-3 * config.default_tpot_slo_ms or math.inf
         self._is_sharing_leftover = config.share_leftover_tokens
         self._has_latency = latency is not None
+        self._has_ranks = len(self._blocks) > 1
         self._constant_s = 0.0 if latency is None else latency.constant_s
         self._stats = EngineStats(num_blocks=sum(blocks.num_usable_blocks for blocks in self._blocks))
         self._ordering = Ordering(strategy, config, latency or LatencyModel())
@@ -259,18 +260,12 @@ class Scheduler:
     def _continue(self, entry: QueueEntry, budget: StepBudget) -> ScheduledSequence | None:
         """Give a running sequence its next tokens, preempting others for blocks if need be."""
         lifecycle, sequence = self._lifecycle, entry.sequence
-        rank = sequence.rank
-        if entry.next_rematch and sequence.num_computed_tokens >= entry.next_rematch:
-            self._rematch(entry)
-        start = sequence.num_computed_tokens
-        num_tokens = sequence.num_tokens - start
-        if num_tokens > 1:
-            num_tokens = self._chunks.size(start, num_tokens, rank, budget)
-        elif budget.is_limiting_decodes and not self._chunks.fits_time(start, rank, budget):
-            return None
-        if num_tokens == 0 or budget.ranks[rank].num_tokens_left <= 0:
-            return None
-        blocks = self._blocks[rank]
+        num_tokens = sequence.num_tokens - sequence.num_computed_tokens
+        if num_tokens != 1 or budget.is_limiting_decodes or self._has_ranks:
+            num_tokens = self._num_tokens(entry, budget)
+            if num_tokens == 0:
+                return None
+        start, blocks = sequence.num_computed_tokens, self._blocks[sequence.rank]
         while not blocks.allocate(sequence, start + num_tokens):
             if blocks.num_allocated_blocks == len(sequence.block_table):
                 if sequence.last_token_id >= 0:
@@ -309,6 +304,21 @@ class Scheduler:
             ScheduledSequence(entry.request, s, s.num_computed_tokens, s.num_uncomputed_tokens, block_copy=block_copy)
             for s, block_copy in zip(sequences, copies, strict=True)
         ]
+
+    def _num_tokens(self, entry: QueueEntry, budget: StepBudget) -> int:
+        """Return how many tokens of a running sequence the step computes; maybe 0."""
+        sequence, chunks = entry.sequence, self._chunks
+        if entry.next_rematch and sequence.num_computed_tokens >= entry.next_rematch:
+            self._rematch(entry)
+        start, rank = sequence.num_computed_tokens, sequence.rank
+        num_tokens = sequence.num_tokens - start
+        if num_tokens > 1:
+            return chunks.size(start, num_tokens, rank, budget)
+        if budget.ranks[rank].num_tokens_left <= 0:
+            return 0
+        if budget.is_limiting_decodes and not chunks.fits_time(start, rank, budget):
+            return 0
+        return num_tokens
 
     def _rematch(self, entry: QueueEntry) -> None:
         """Look for more of a prompt in the prefix cache, where others may have put it since its admission.

@@ -48,6 +48,7 @@ class StepResults:
         """Apply one rank's results, in the order of `batch`."""
         token_ids, errors = output.token_ids.tolist(), output.errors or {}
         records, block_size = self._lifecycle.records, blocks.block_size
+        has_errors = len(errors) > 0
         computed: set[Sequence] = set()
         sampled_beams: dict[str, list[tuple[Sequence, int]]] = {}
         next_row = 0
@@ -62,7 +63,7 @@ class StepResults:
                 is_prefill, is_current = sequence.status is _PREFILL, sequence.status is not _FINISHED
             row = next_row
             next_row += is_sampled
-            is_failed = is_sampled and row in errors
+            is_failed = has_errors and is_sampled and row in errors
             if item.num_scheduled_tokens > 1 and not is_failed and item.announcers <= computed:
                 computed.add(sequence)
             if not is_current:
