@@ -37,6 +37,7 @@ from xllm_server.routes.operations import operations_router
 from xllm_server.routes.responses import responses_router
 from xllm_server.routes.sample import sample_router
 from xllm_server.routes.tokens import tokens_router
+from xllm_server.routes.web import web_router
 from xllm_server.state import ServerState
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ ROUTERS = (
     models_router,
     operations_router,
     control_router,
+    web_router,
 )
 DOCUMENTED_BODIES: list[type[msgspec.Struct]] = [
     ChatCompletionRequest,

@@ -72,6 +72,14 @@ class ServerMetrics:
         self._inter_token = self._histogram(
             "inter_token_latency_seconds", "Mean time between the tokens of a request.", _TOKEN_BUCKETS_S
         )
+        self._per_output_token = self._histogram(
+            "request_time_per_output_token_seconds",
+            "(Last - first token) / (tokens - 1) of a request.",
+            _TOKEN_BUCKETS_S,
+        )
+        self._inference = self._histogram(
+            "request_inference_time_seconds", "First step to last token.", _LATENCY_BUCKETS_S
+        )
         self._end_to_end = self._histogram("e2e_request_latency_seconds", "Arrival to end.", _LATENCY_BUCKETS_S)
         self._queued = self._histogram("request_queue_time_seconds", "Arrival to first step.", _LATENCY_BUCKETS_S)
         self._prefill = self._histogram(
@@ -130,8 +138,11 @@ class ServerMetrics:
             self._prefill.observe(first - scheduled)
         if last is not None:
             self._decode.observe(last - first)
+            if scheduled is not None:
+                self._inference.observe(last - scheduled)
             if num_output_tokens > 1:
                 self._inter_token.observe((last - first) / (num_output_tokens - 1))
+                self._per_output_token.observe((last - first) / (num_output_tokens - 1))
 
     def _counter(self, name: str, documentation: str, model: str) -> Counter:
         return Counter(name, documentation, ("model_name",), registry=self.registry).labels(model)
@@ -185,6 +196,13 @@ class EngineCollector(Collector):
         in_flight = self._admission.num_in_flight
         yield self._gauge("num_requests_in_flight", "HTTP requests that generate now.", in_flight, model)
         yield self._gauge("up", "1 while the engine serves.", float(self._master.health() is None), model)
+        paused = float(stats.pause_state == "paused")
+        yield self._gauge("engine_paused", "1 between /pause and /resume.", paused, model)
+        cache = GaugeMetricFamily(
+            "xllm:cache_config_info", "The KV cache; always 1.", labels=("model_name", "block_size", "num_blocks")
+        )
+        cache.add_metric([*model, str(ready.block_size), str(ready.num_blocks)], 1.0)
+        yield cache
         build = GaugeMetricFamily(
             "xllm:engine_info", "What serves; always 1.", labels=("model_name", "model_impl", "device", "dtype")
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from xllm_framework.errors import InvalidRequest
-from xllm_server.protocol.generation import EngineRequest
+from xllm_server.protocol.engine_request import EngineRequest
 
 HEADER = "X-Request-Timeout"
 

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from xllm_framework.errors import InvalidRequest
 from xllm_server.errors import error_response
-from xllm_server.protocol.generation import check_request_id
+from xllm_server.protocol.engine_request import check_request_id
 
 HEADER = "X-Request-Id"
 

@@ -25,7 +25,7 @@ from xllm_server.api_service.output_bridge import PromptOutput
 from xllm_server.errors import ServerFault
 from xllm_server.limits import read_body
 from xllm_server.protocol.decode import check_content_type, decode_request
-from xllm_server.protocol.generation import EngineRequest
+from xllm_server.protocol.engine_request import EngineRequest
 from xllm_server.request_deadline import shorten_timeout
 from xllm_server.sse import EventStream
 from xllm_server.state import ServerState

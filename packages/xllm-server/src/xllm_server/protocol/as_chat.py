@@ -11,7 +11,7 @@ from typing import Any
 from xllm_framework.errors import InvalidRequest
 from xllm_server.protocol.chat import ChatCompletionRequest
 from xllm_server.protocol.decode import convert_request
-from xllm_server.protocol.generation import EngineRequest
+from xllm_server.protocol.engine_request import EngineRequest
 from xllm_server.protocol.unsupported import refuse_unsupported
 
 

@@ -8,7 +8,8 @@ import msgspec
 
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import SamplingParams
-from xllm_server.protocol.generation import GenerationRequest, Int64
+from xllm_server.protocol.engine_request import Int64
+from xllm_server.protocol.generation import GenerationRequest
 from xllm_server.protocol.tools import ToolCall, ToolCallChunk, ToolChoice, ToolDefinition, check_tools
 from xllm_server.protocol.usage import Usage
 

@@ -8,7 +8,8 @@ import msgspec
 
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import SamplingParams
-from xllm_server.protocol.generation import GenerationRequest, Int32, Int64
+from xllm_server.protocol.engine_request import Int32, Int64
+from xllm_server.protocol.generation import GenerationRequest
 from xllm_server.protocol.usage import Usage
 
 DEFAULT_MAX_TOKENS = 16

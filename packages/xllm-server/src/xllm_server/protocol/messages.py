@@ -10,7 +10,7 @@ import orjson
 from xllm_framework.errors import InvalidRequest
 from xllm_server.protocol.as_chat import chat_request
 from xllm_server.protocol.chat import ChatCompletionRequest
-from xllm_server.protocol.generation import EngineRequest, Int32, Int64
+from xllm_server.protocol.engine_request import EngineRequest, Int32, Int64
 
 Content = str | list[dict[str, Any]]
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}

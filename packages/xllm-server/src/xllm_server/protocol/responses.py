@@ -9,7 +9,7 @@ import msgspec
 from xllm_framework.errors import InvalidRequest
 from xllm_server.protocol.as_chat import chat_request
 from xllm_server.protocol.chat import ChatCompletionRequest
-from xllm_server.protocol.generation import EngineRequest, Int64
+from xllm_server.protocol.engine_request import EngineRequest, Int64
 
 CHAT_NAMES = {"max_completion_tokens": "max_output_tokens", "messages": "input", "response_format": "text.format"}
 """Field of a chat -> the same here, for the errors that name them."""

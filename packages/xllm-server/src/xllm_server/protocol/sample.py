@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from xllm_framework.errors import InvalidRequest
-from xllm_server.protocol.generation import EngineRequest, Int64
+from xllm_server.protocol.engine_request import EngineRequest, Int64
 from xllm_server.protocol.usage import Usage
 
 MAX_SAMPLE_LOGPROBS = 5

@@ -9,6 +9,7 @@ import orjson
 
 from xllm_framework.constraint import Constraint, ConstraintKind
 from xllm_framework.errors import InvalidRequest
+from xllm_server.protocol.engine_request import EngineRequest
 
 
 class JsonSchemaFormat(msgspec.Struct):
@@ -40,7 +41,7 @@ class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
     """Lark, or GBNF as llama.cpp has it."""
 
 
-class StructuredOutputFields(msgspec.Struct, kw_only=True):
+class StructuredOutputFields(EngineRequest, kw_only=True):
     """Fields of every request that may ask for a form; at most one of them is given."""
 
     response_format: ResponseFormat | None = None

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from xllm_framework.errors import InvalidRequest
-from xllm_server.protocol.generation import EngineRequest, Int32
+from xllm_server.protocol.engine_request import EngineRequest, Int32
 
 
 class TokenizeRequest(EngineRequest, kw_only=True):

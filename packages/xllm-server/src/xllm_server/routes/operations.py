@@ -1,4 +1,4 @@
-"""GET /health, /metrics, /version and /: what operators and probes read. None of them waits for anything."""
+"""GET /health, /metrics and /version: what operators and probes read. None of them waits for anything."""
 
 from __future__ import annotations
 
@@ -31,10 +31,5 @@ def operations_router(state: ServerState) -> APIRouter:
     async def version() -> Response:
         """The server's version."""
         return JSONResponse({"version": __version__})
-
-    @router.get("/", include_in_schema=False)
-    async def root() -> Response:
-        """Say what this is, for people who open the address."""
-        return JSONResponse({"name": "xllm-server", "version": __version__, "model": state.master.model_name})
 
     return router
