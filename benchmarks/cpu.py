@@ -22,9 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gguf import GGMLQuantizationType
 from peers.machine import drop_from_page_cache, peak_bytes, read_bandwidth, undisturbed
 from peers.servers import Contender, RunningServer, llama_cpp, vllm, xllm
-from peers.weights import demo_file, tensor_bytes, write_bfloat16_copy
+from peers.weights import demo_file, tensor_bytes, write_copy
 from peers.workloads import WORKLOADS, fill_with_long_requests, in_process_decode_rate, start_seconds
 
 DECODE, FIRST_TOKEN, EIGHT, THIRTY_TWO = (workload.name for workload in WORKLOADS)
@@ -143,7 +144,7 @@ def main() -> int:
     options = parse_options()
     with tempfile.TemporaryDirectory() as folder:
         bfloat16_file = Path(folder) / "demo-bf16.gguf"
-        write_bfloat16_copy(demo_file(), bfloat16_file)
+        write_copy(demo_file(), bfloat16_file, GGMLQuantizationType.BF16)
         results = Results()
         measure_starts(options, results, Path(folder))
         measure_servers(options, results, contenders(options, bfloat16_file))

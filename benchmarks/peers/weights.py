@@ -1,4 +1,4 @@
-"""The demo model's file, and the same weights in bfloat16. Knows nothing of servers."""
+"""The demo model's file, and the same weights stored in other types. Knows nothing of servers."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def demo_file() -> Path:
     return resolve_model("", LoadConfig()).path
 
 
-def write_bfloat16_copy(source: Path, target: Path) -> None:
-    """Write the tensors of `source`, dequantised and rounded to bfloat16 (vectors: float32), with the same metadata."""
+def write_copy(source: Path, target: Path, kind: GGMLQuantizationType) -> None:
+    """Write the matrices of `source`, dequantised and stored as `kind`, its vectors, and its metadata to `target`."""
     reader = GGUFReader(source)
     writer = GGUFWriter(target, str(reader.fields["general.architecture"].contents()))
     for name, field in reader.fields.items():
@@ -28,8 +28,8 @@ def write_bfloat16_copy(source: Path, target: Path) -> None:
             writer.add_key_value(name, field.contents(), field.types[0], item_type)
     for tensor in reader.tensors:
         values = dequantize(tensor.data, tensor.tensor_type)
-        kind = GGMLQuantizationType.BF16 if values.ndim > 1 else GGMLQuantizationType.F32
-        writer.add_tensor(tensor.name, quantize(values, kind), raw_dtype=kind)
+        stored_kind = kind if values.ndim > 1 else GGMLQuantizationType.F32
+        writer.add_tensor(tensor.name, quantize(values, stored_kind), raw_dtype=stored_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
