@@ -123,7 +123,7 @@ def test_session(engine) -> None:
         ({"prompt": "full"}, "queue_full"),
         ({"prompt": "fail"}, "request_failed"),
         ({"prompt": "say x", "sampling": {"n": 0}}, "invalid_request"),
-        ({"prompt": "say x", "response_format_json": "{}"}, "unsupported"),
+        ({"prompt": "say x", "response_format_json": "["}, "invalid_request"),
         ({"prompt": "count nonsense"}, "internal"),
     ],
 )

@@ -124,7 +124,7 @@ def test_b33_huge_n(server: ServerProcess, n: int) -> None:
         (b"{}", "prompt"),
         (b'{"prompt": "x", "stop": {"a": 1}}', "stop"),
         (b'{"prompt": "x", "logit_bias": [1]}', "logit_bias"),
-        (b'{"prompt": "x", "response_format": {"type": "xml"}}', "response_format"),
+        (b'{"prompt": "x", "response_format": {"type": "xml"}}', "response_format.type"),
         (b'{"prompt": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", None),
     ],
 )

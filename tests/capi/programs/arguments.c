@@ -204,7 +204,7 @@ static void check_request_options(xllm_engine *engine) {
     WITH(n, 1000000, XLLM_ERROR_INVALID_REQUEST, "n must be");
     WITH(num_stop, 1, XLLM_ERROR_INVALID_ARGUMENT, "stop");
     WITH(num_stop_token_ids, 1, XLLM_ERROR_INVALID_ARGUMENT, "stop_token_ids");
-    WITH(response_format_json, "{}", XLLM_ERROR_UNSUPPORTED, "response_format_json");
+    WITH(response_format_json, "{", XLLM_ERROR_INVALID_REQUEST, "response_format_json");
     WITH(options_json, "{", XLLM_ERROR_INVALID_REQUEST, "options_json");
     WITH(options_json, "[]", XLLM_ERROR_INVALID_REQUEST, "options_json");
     WITH(options_json, "{\"no_such_option\": 1}", XLLM_ERROR_INVALID_REQUEST, "no_such_option");

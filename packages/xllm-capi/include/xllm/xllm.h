@@ -211,7 +211,7 @@ typedef struct xllm_request_options {
     size_t num_stop_token_ids;
     const char *cache_salt;           /* requests share cached prefixes only with equal salts; NULL: "" */
     const char *tools_json;           /* chat: a JSON array of tools, given to the chat template; NULL: none */
-    const char *response_format_json; /* JSON schema of the answer; not built yet: XLLM_ERROR_UNSUPPORTED */
+    const char *response_format_json; /* JSON schema of the answer */
     const char *template_kwargs_json; /* chat: a JSON object of further chat template variables; NULL: none */
     const char *options_json;         /* a JSON object of sampling options by name, as {"logit_bias": {"42": -100}};
                                          it wins over the fields above; NULL: none */

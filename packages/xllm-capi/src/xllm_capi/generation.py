@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from xllm_capi.messages import Generate
-from xllm_framework.errors import InvalidRequest, XLLMError
+from xllm_framework.constraint import Constraint
+from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import SamplingParams
 
 if TYPE_CHECKING:
@@ -16,20 +17,12 @@ if TYPE_CHECKING:
 _SAMPLING_FIELDS = frozenset(SamplingParams.__struct_fields__)
 
 
-class Unsupported(XLLMError):
-    """The request asks for something that this engine cannot do yet."""
-
-    kind = "unsupported"
-
-
 def prepare(master: LLMMaster, message: Generate) -> PreparedRequest:
     """Check `message` and make it ready for `master.submit`. May take long for a long text.
 
     Raises:
         XLLMError: it cannot be served; the class says why.
     """
-    if message.response_format_json is not None:
-        raise Unsupported("response_format_json: this engine cannot hold answers to a JSON schema yet.")
     options: dict[str, Any] = {
         "request_id": message.request_id,
         "priority": message.priority,
@@ -37,6 +30,10 @@ def prepare(master: LLMMaster, message: Generate) -> PreparedRequest:
         "is_offline": message.is_offline,
     }
     sampling = sampling_params(message)
+    if message.response_format_json is not None:
+        _parse_json(message.response_format_json, dict[str, Any], "response_format_json")
+        schema = Constraint("json_schema", message.response_format_json, "response_format_json")
+        sampling = msgspec.structs.replace(sampling, constraint=schema)
     if message.prompt is not None:
         return master.prepare_completion(message.prompt, sampling, **options)
     if message.token_ids is not None:

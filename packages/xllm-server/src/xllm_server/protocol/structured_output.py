@@ -101,4 +101,8 @@ class StructuredOutputFields(EngineRequest, kw_only=True):
 def _constraint(kind: ConstraintKind, content: Any, param: str) -> Constraint | None:
     if content is None:
         return None
-    return Constraint(kind, content if isinstance(content, str) else orjson.dumps(content).decode(), param)
+    try:
+        text = content if isinstance(content, str) else orjson.dumps(content).decode()
+    except orjson.JSONEncodeError:
+        raise InvalidRequest(f"{param} is nested too deeply.", param) from None
+    return Constraint(kind, text, param)
