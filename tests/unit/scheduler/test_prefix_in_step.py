@@ -127,3 +127,15 @@ def test_a_prompt_in_flight_announces_its_next_chunk_too() -> None:
     assert harness.chunks("behind") == [(64, 26)]
     harness.run()
     harness.check_outputs()
+
+
+def test_a_leader_whose_row_fails_leaves_its_followers_a_leader() -> None:
+    harness = SchedulerHarness()
+    harness.store.fail_rows["r"] = "broken"
+    harness.add("r", PROMPT[:20], n=3, max_tokens=4, ignore_eos=True)
+    harness.step()
+    harness.store.fail_rows.clear()
+    harness.run()
+    assert harness.last["r", 0].error == "broken"
+    for index in (1, 2):
+        assert harness.tokens["r", index] == harness.expected("r", index)

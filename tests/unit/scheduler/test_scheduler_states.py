@@ -106,6 +106,13 @@ class SchedulerStates(RuleBasedStateMachine):
         targets = self._draw_targets(data, is_whole)
         self.harness.step(before_update=lambda: self.harness.scheduler.abort(targets))
 
+    @rule(data=st.data())
+    def break_rows(self, data) -> None:
+        """Let every row fail that is sampled from now on of one request."""
+        for target in self._draw_targets(data, True):
+            for store in self.harness.stores:
+                store.fail_rows[target] = "broken"
+
     @rule(count=st.integers(1, 12))
     def step(self, count: int) -> None:
         for _ in range(count):
@@ -133,8 +140,9 @@ class SchedulerStates(RuleBasedStateMachine):
                 key = (request.request_id, sequence.index)
                 expected = self.harness.expected(*key)
                 last, tokens = self.harness.last[key], self.harness.tokens[key]
-                assert last.finish_reason in ("stop", "length", "abort"), last
-                if last.finish_reason == "abort":
+                is_broken = request.request_id in self.harness.store.fail_rows
+                assert last.finish_reason in ("stop", "length", "abort", *["error"] * is_broken), last
+                if last.finish_reason in ("abort", "error"):
                     assert tokens == expected[: len(tokens)]
                 else:
                     assert tokens == expected

@@ -151,3 +151,24 @@ def test_no_sequence_is_admitted_while_too_many_blocks_are_in_use() -> None:
         assert harness.scheduler.stats().num_running == num_running
         harness.run()
         harness.check_outputs()
+
+
+def test_a_short_prompt_among_long_ones_waits_for_one_short_step_only() -> None:
+    harness = SchedulerHarness(
+        num_blocks=4000,
+        policy="unified",
+        priority_strategy="sjf",
+        default_tpot_slo_ms=7.5,
+        latency=LATENCY,
+        enable_prefix_cache=False,
+    )
+    for number in range(4):
+        harness.add(f"long{number}", [3 + (number + 7 * i) % 40 for i in range(3000)], max_tokens=2, ignore_eos=True)
+    for _ in range(3):
+        harness.step()
+    harness.add("short", PROMPT[:30], max_tokens=3, ignore_eos=True)
+    harness.step()
+    assert harness.chunks("short") == [(0, 30)]
+    assert max(group.num_tokens for group in harness.groups) <= 65
+    harness.run()
+    harness.check_outputs()

@@ -78,9 +78,8 @@ class StepResults:
                 self._lifecycle.fail(record.request, RequestFailed(errors[row]))
                 continue
             if is_failed:
-                self._lifecycle.end(
-                    record, sequence, FinishReason.ERROR, error=RequestFailed(_why_failed(sequence, errors[row]))
-                )
+                error = RequestFailed(_why_failed(sequence, errors[row]))
+                self._lifecycle.end_early(record, sequence, FinishReason.ERROR, error)
                 continue
             if end // block_size != start // block_size:
                 blocks.publish(sequence, start, end, item.request.cache_salt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from xllm_scheduler.budget import StepBudget
 from xllm_scheduler.policy import WaitingView
@@ -18,7 +19,9 @@ class UnifiedPolicy:
 
     def plan(self, waiting: WaitingView, running: Sequence[QueueEntry], budget: StepBudget) -> Iterator[QueueEntry]:
         """Yield running and waiting entries merged by `order`; see `SchedulerPolicy`."""
-        budget.limit_s = min(budget.objective_limit_s, max(budget.ttft_limit_s, budget.tpot_limit_s))
+        budget.limit_s = budget.objective_limit_s
+        if budget.limit_s == inf:
+            budget.limit_s = min(budget.ttft_limit_s, budget.tpot_limit_s)
         budget.is_limiting_decodes = True
         budget.can_preempt_to_admit = True
         for entry in list(running):
