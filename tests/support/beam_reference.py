@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 
 import numpy as np
@@ -9,6 +10,13 @@ import numpy.typing as npt
 
 Logprobs = Callable[[list[int]], npt.NDArray[np.float64]]
 """From a token list to the log-probabilities of what follows, [vocab_size]."""
+
+
+def made_up_logprobs(token_ids: list[int], vocab_size: int = 50) -> npt.NDArray[np.float64]:
+    """Return log-probabilities that depend on the whole text, all different."""
+    seed = zlib.crc32(np.asarray(token_ids, np.int32).tobytes())
+    logits = np.random.default_rng(seed).normal(scale=2.0, size=vocab_size)
+    return logits - np.log(np.exp(logits).sum())
 
 
 def beam_search(

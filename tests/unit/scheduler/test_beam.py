@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 import random
-import zlib
 
-import numpy as np
 import pytest
 
-from support.beam_reference import beam_search
+from support.beam_reference import beam_search, made_up_logprobs
 from support.scheduler_harness import EOS, SchedulerHarness
-
-VOCAB_SIZE = 50
-
-
-def logprobs_after(token_ids: list[int]) -> np.ndarray:
-    """Made-up log-probabilities that depend on the whole text, all different."""
-    seed = zlib.crc32(np.asarray(token_ids, np.int32).tobytes())
-    logits = np.random.default_rng(seed).normal(scale=2.0, size=VOCAB_SIZE)
-    return logits - np.log(np.exp(logits).sum())
 
 
 def harness(**options) -> SchedulerHarness:
     side = SchedulerHarness(**options)
-    side.store.logprobs_after = logprobs_after
+    side.store.logprobs_after = made_up_logprobs
     return side
 
 
@@ -33,7 +22,7 @@ def check(side: SchedulerHarness, request_id: str) -> None:
     prompt = request.sequences[0].prompt_token_ids.tolist()
     ending = set() if sampling.ignore_eos else {EOS}
     wanted = beam_search(
-        logprobs_after, prompt, sampling.beam_width, sampling.max_tokens, ending, sampling.length_penalty
+        made_up_logprobs, prompt, sampling.beam_width, sampling.max_tokens, ending, sampling.length_penalty
     )
     for index, (tokens, _, reason) in enumerate(wanted[: sampling.n]):
         assert side.tokens[request_id, index] == tokens

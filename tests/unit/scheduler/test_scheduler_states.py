@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from support.scheduler_harness import SchedulerHarness
+from support.beam_reference import beam_search, made_up_logprobs
+from support.scheduler_harness import EOS, SchedulerHarness
 from xllm_framework.request import NO_OBJECTIVES, ServiceObjectives
 from xllm_scheduler.latency import LatencyModel
 from xllm_scheduler.pause import PauseMode, PauseState
@@ -43,9 +44,25 @@ class SchedulerStates(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 8),
         max_num_batched_tokens=st.sampled_from([1, 5, 16, 200]),
         max_prefill_chunk=st.sampled_from([0, 1, 3, 16]),
+        can_copy_blocks=st.booleans(),
     )
-    def start(self, **options) -> None:
+    def start(self, can_copy_blocks: bool, **options) -> None:
         self.harness = SchedulerHarness(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, **options)
+        self.max_beam_width = min(options["max_num_seqs"], options["max_num_batched_tokens"])
+        for blocks, store in zip(self.harness.ranks, self.harness.stores, strict=True):
+            blocks.can_copy_blocks = can_copy_blocks
+            store.logprobs_after = made_up_logprobs
+
+    @rule(
+        prompt=st.lists(ALPHABET, min_size=1, max_size=20),
+        max_tokens=st.integers(1, 6),
+        width=st.integers(2, 4),
+        is_offline=st.booleans(),
+    )
+    def add_beams(self, prompt, max_tokens, width, is_offline) -> None:
+        if width <= self.max_beam_width:
+            request_id = f"b{len(self.harness.requests)}"
+            self.harness.add(request_id, prompt, max_tokens=max_tokens, beam_width=width, n=2, is_offline=is_offline)
 
     @rule(
         prompt=st.lists(ALPHABET, min_size=1, max_size=50),
@@ -136,6 +153,9 @@ class SchedulerStates(RuleBasedStateMachine):
         self.harness.scheduler.resume()
         self.harness.run()
         for request in self.harness.requests.values():
+            if request.sampling.beam_width > 1:
+                self._check_beams(request)
+                continue
             for sequence in request.sequences:
                 key = (request.request_id, sequence.index)
                 expected = self.harness.expected(*key)
@@ -147,6 +167,16 @@ class SchedulerStates(RuleBasedStateMachine):
                 else:
                     assert tokens == expected
                     self._check_prompt_logprobs(request, sequence)
+
+    def _check_beams(self, request) -> None:
+        sampling, prompt = request.sampling, request.sequences[0].prompt_token_ids.tolist()
+        wanted = beam_search(made_up_logprobs, prompt, sampling.beam_width, sampling.max_tokens, {EOS})
+        reasons = [self.harness.last[request.request_id, index].finish_reason for index in range(2)]
+        got = [self.harness.tokens[request.request_id, index] for index in range(2)]
+        if "abort" in reasons:
+            assert (reasons, got) == (["abort", "abort"], [[], []])
+        else:
+            assert got == [tokens for tokens, _, _ in wanted[:2]]
 
     def _check_prompt_logprobs(self, request, sequence) -> None:
         entries = [
