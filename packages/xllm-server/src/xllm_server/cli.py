@@ -5,20 +5,24 @@ Imports stay few here and lazy below: what this module loads is on the way to ev
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from xllm_framework.config import XLLMConfig, load_config
-from xllm_framework.errors import XLLMError
+from xllm_framework.errors import InvalidConfig, XLLMError
+from xllm_server.command_line import read_command_line
 
 EXIT_USAGE = 2
 _PROGRAM = "xllm-server"
-_DESCRIPTION = """Serves a language model over HTTP, with the routes that OpenAI clients know.
+_DESCRIPTION = """Serves a language model over HTTP, with the routes that OpenAI's and Anthropic's clients know.
 
 xllm-server [MODEL] [options] serves; xllm-server bench [options] measures a server; --version prints the version.
---config FILE reads options from a JSON object. Values come from the command line, then from that file, then from
-XLLM_<OPTION> variables, then from the defaults below."""
+--config FILE reads options from a JSON object, --dump-config FILE writes those that are no defaults as one. Values come
+from the command line, then from that file, then from XLLM_<OPTION> variables, then from the defaults below. Flags of vLLM
+and of xLLM's C++ predecessor are understood where there is such an option."""
+_SECRETS = ("api_key", "control_key")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -33,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         print(f"{_PROGRAM} {__version__}")
         sys.exit(0)
+    if "--help" in given or "-h" in given:
+        _print_help()
+        sys.exit(0)
     try:
         config = parse_config(given)
     except XLLMError as error:
@@ -44,60 +51,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def parse_config(arguments: Sequence[str]) -> XLLMConfig:
-    """Return the options of a command line; wrong flags and `--help` print and exit.
+    """Return the options of a command line, and write them where `--dump-config` says.
 
     Only flags that were given override the file and the environment, even with their default value.
 
     Raises:
-        InvalidConfig: a file, a variable or a value is wrong; the message names it.
+        InvalidConfig: a flag, a file, a variable or a value is wrong; the message names it.
     """
-    given, config_file = _take_config_file(_positional_as_flag(list(arguments)))
-    explicit: dict[str, object] = {}
-    if given:
-        import tyro
-
-        parsed = tyro.cli(
-            XLLMConfig,
-            prog=_PROGRAM,
-            description=_DESCRIPTION,
-            args=given,
-            config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-        )
-        names = _given_names(given)
-        explicit = {name: value for name, value in parsed.to_flat().items() if name in names}
-    return load_config(explicit, config_file)
+    given = read_command_line(arguments)
+    config_file = Path(given.files["config"]) if "config" in given.files else None
+    config = load_config(given.values, config_file, is_text=True)
+    if "dump_config" in given.files:
+        _dump(config, Path(given.files["dump_config"]))
+    return config
 
 
-def _positional_as_flag(arguments: list[str]) -> list[str]:
-    """Read `xllm-server MODEL` as `--model MODEL`."""
-    if arguments and not arguments[0].startswith("-"):
-        return ["--model", *arguments]
-    return arguments
+def _dump(config: XLLMConfig, path: Path) -> None:
+    """Write the options that are no defaults, keys left out."""
+    changed = {name: value for name, value in config.to_flat(only_changed=True).items() if name not in _SECRETS}
+    try:
+        path.write_text(json.dumps(changed, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidConfig(f"The file {path} of --dump-config cannot be written: {error.strerror}.") from error
 
 
-def _take_config_file(arguments: list[str]) -> tuple[list[str], Path | None]:
-    """Return the arguments without `--config FILE`, and the file."""
-    rest: list[str] = []
-    config_file: Path | None = None
-    position = 0
-    while position < len(arguments):
-        argument = arguments[position]
-        if argument.startswith("--config="):
-            config_file = Path(argument.partition("=")[2])
-        elif argument == "--config" and position + 1 < len(arguments):
-            position += 1
-            config_file = Path(arguments[position])
-        else:
-            rest.append(argument)
-        position += 1
-    return rest, config_file
+def _print_help() -> None:
+    import tyro
 
-
-def _given_names(arguments: Sequence[str]) -> set[str]:
-    """Return the option names that a command line spells, `--no-` forms included."""
-    names = set()
-    for argument in arguments:
-        if argument.startswith("--"):
-            name = argument[2:].partition("=")[0].replace("-", "_")
-            names |= {name, name.removeprefix("no_")}
-    return names
+    tyro.cli(
+        XLLMConfig,
+        prog=_PROGRAM,
+        description=_DESCRIPTION,
+        args=["--help"],
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+    )

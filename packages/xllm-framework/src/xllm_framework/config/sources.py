@@ -70,8 +70,12 @@ def load_config(
     explicit: Mapping[str, Any],
     config_file: Path | None = None,
     environment: Mapping[str, str] = os.environ,
+    *,
+    is_text: bool = False,
 ) -> XLLMConfig:
     """Merge explicit command-line values over a JSON file's over the environment's over the defaults.
+
+    `is_text` says that explicit values are strings which may stand for numbers, as the environment's are.
 
     Raises:
         InvalidConfig: an unknown option, a wrong type or value, or a file that is no JSON object; the message names the source.
@@ -85,7 +89,7 @@ def load_config(
         for name, value in _read_json(config_file).items():
             merged[name.replace("-", "_")] = (value, str(config_file), True)
     for name, value in explicit.items():
-        merged[name] = (value, "command line", True)
+        merged[name] = (value, "command line", not is_text)
     return _build(merged)
 
 
