@@ -4,6 +4,9 @@
 //   sequences x tokens   1 x 1024   8 x 1024   32 x 1024   128 x 1024   256 x 1024   32 x 8192
 //   one stage                 7.6       20.4        53.7          208          400         386
 //   ring                     10.6       15.7        36.5          138          265         265   (4.05 TB/s of KV)
+// In whole steps, sequences x tokens: blocks, one stage or ring, of the best and its ms (the next best): 1 x 1024: 64, one stage, 4.25;
+// 2 x 1024: 128, one stage, 4.25 (4.30); 4 x 1024: 128, one stage, 4.34 (4.49); 8 x 1024: 256, ring, 4.47 (4.52); 1 x 8192: 128, one stage,
+// 4.69 (4.73).
 // Rings of 3 stages of 4 warps and of 3, 4 and 6 stages of 2 warps came within 2 % of it in whole steps.
 #include "decode_attention.cuh"
 
@@ -32,29 +35,31 @@ void run(const AttentionParameters& parameters, int batch, void* stream) {
 struct Configuration {
   void (*run_128)(const AttentionParameters&, int batch, void* stream);
   void (*run_64)(const AttentionParameters&, int batch, void* stream);
-  int tile;                     // tokens
-  int blocks_a_multiprocessor;  // that fit into its shared memory
+  int tile;  // tokens
 };
 
 constexpr Configuration kConfigurations[] = {
-    {run<128, 8, 1>, run<64, 8, 1>, 128, 2},  // everything in flight at once: short slices
-    {run<128, 4, 2>, run<64, 4, 2>, 64, 2},   // a ring: long slices
+    {run<128, 8, 1>, run<64, 8, 1>, 128},  // everything in flight at once: short slices
+    {run<128, 4, 2>, run<64, 4, 2>, 64},   // a ring: long slices
 };
 constexpr int kNumConfigurations = sizeof(kConfigurations) / sizeof(kConfigurations[0]);
 
-// Where all tiles are in flight at once, one stage has the shorter latency.
-const Configuration& choose_configuration(const DecodeAttentionArgs& args) {
-  if (args.configuration > 0) return kConfigurations[args.configuration - 1];
-  const int tiles = (args.max_seq_len + kConfigurations[0].tile - 1) / kConfigurations[0].tile;
-  const int64_t blocks = int64_t{args.batch} * args.num_kv_heads * tiles;
-  return kConfigurations[blocks <= kConfigurations[0].blocks_a_multiprocessor * kMultiprocessors ? 0 : 1];
-}
+struct Choice {
+  const Configuration* configuration;
+  int splits;
+};
 
-// Enough slices that every multiprocessor has work, none shorter than a tile.
-int choose_splits(const DecodeAttentionArgs& args, const Configuration& configuration) {
-  const int pairs = args.batch * args.num_kv_heads, tiles = (args.max_seq_len + configuration.tile - 1) / configuration.tile;
-  const int wanted = configuration.blocks_a_multiprocessor * kMultiprocessors / std::max(1, pairs);
-  return std::clamp(std::min(wanted, tiles), 1, kMaxSplits);
+// Few sequences leave multiprocessors idle, so contexts are cut until each has one block: more cost more to merge than they save. There one
+// stage has the shorter latency, up to four tiles a slice. With a third as many pairs as multiprocessors, two rings each are best.
+Choice choose(const DecodeAttentionArgs& args) {
+  const int pairs = args.batch * args.num_kv_heads;
+  const bool is_few = pairs < kMultiprocessors / 3;
+  const int wanted = std::clamp((is_few ? 1 : 2) * kMultiprocessors / pairs, 1, kMaxSplits);
+  const auto tiles_of = [&](const Configuration& c) { return std::max(1, (args.max_seq_len + c.tile - 1) / c.tile); };
+  const Configuration *one_stage = &kConfigurations[0], *ring = &kConfigurations[1];
+  const Configuration* best = is_few && tiles_of(*one_stage) <= 4 * wanted ? one_stage : ring;
+  if (args.configuration > 0) best = &kConfigurations[args.configuration - 1];
+  return {best, args.splits > 0 ? args.splits : std::min(wanted, tiles_of(*best))};
 }
 
 }  // namespace
@@ -73,9 +78,8 @@ void decode_attention(const DecodeAttentionArgs& args, void* stream) {
   if (args.batch < 1 || args.max_seq_len < 0) throw std::invalid_argument("decode_attention needs a row and a length");
   if (args.configuration < 0 || args.configuration > kNumConfigurations || args.splits < 0 || args.splits > kMaxSplits)
     throw std::invalid_argument("decode_attention has no such configuration or so many splits");
-  const Configuration& configuration = choose_configuration(args);
+  const auto [configuration, splits] = choose(args);
   const int group = args.num_heads / args.num_kv_heads;
-  int splits = args.splits > 0 ? args.splits : choose_splits(args, configuration);
   const int64_t pairs = int64_t{args.batch} * args.num_kv_heads;
   if (splits > 1 && (args.workspace_size < pairs * splits * group * (args.head_dim + 2) || args.num_counters < pairs))
     throw std::invalid_argument("the workspace of decode_attention is too small");
@@ -106,7 +110,7 @@ void decode_attention(const DecodeAttentionArgs& args, void* stream) {
       args.scale,
       args.eps,
   };
-  (args.head_dim == 128 ? configuration.run_128 : configuration.run_64)(parameters, args.batch, stream);
+  (args.head_dim == 128 ? configuration->run_128 : configuration->run_64)(parameters, args.batch, stream);
 }
 
 }  // namespace xllm::kernels::cuda

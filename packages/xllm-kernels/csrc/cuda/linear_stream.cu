@@ -24,6 +24,8 @@ using Tall = LinearShape<4, 1, 2, 4, 256, 2, true>;     // batch 1, long rows of
 using Small = LinearShape<2, 1, 1, 2, 64, 8, true>;     // K no multiple of 256
 
 constexpr int kMaxSharedBytes = 227 * 1024;
+// Slices meet at the price of about 2 us. So much of a tile has come before x does, or soon after, so that it is not worth a cut.
+constexpr int kUnsplitBytes = 128 * 1024;
 constexpr int kMaxBlocks = 264;  // two a multiprocessor of an H100 or H200
 
 struct Plan {
@@ -122,7 +124,8 @@ void linear_stream(const LinearStreamArgs& args, void* stream) {
   const Plan plan = choose(args.batch, args.n, args.k, args.epilogue);
   const int tiles = args.n / plan.rows;
   int splits = 1;
-  while (tiles * splits < plan.min_units && splits < 8 && args.k % (plan.k_step * splits * 2) == 0) splits *= 2;
+  const auto is_long = [&] { return args.k / splits * plan.rows * 2 > kUnsplitBytes; };
+  while (tiles * splits < plan.min_units && splits < 8 && is_long() && args.k % (plan.k_step * splits * 2) == 0) splits *= 2;
   if (splits > 1 && (args.workspace_size < int64_t{tiles} * splits * (plan.rows + 1) * 8 || args.num_counters < tiles))
     throw std::invalid_argument("the workspace of linear_stream is too small");
   plan.run(args, splits, std::min(plan.blocks, tiles * splits), stream);
