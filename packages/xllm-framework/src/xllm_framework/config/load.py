@@ -17,4 +17,4 @@ class LoadConfig:
     revision: str = ""
     """Revision of a hub model; empty takes the default branch."""
     cache_dir: str = ""
-    """Folder for converted copies of GGUF files; empty takes $XDG_CACHE_HOME/xllm or ~/.cache/xllm."""
+    """Folder for converted and packed copies of weights; empty takes $XDG_CACHE_HOME/xllm or ~/.cache/xllm."""

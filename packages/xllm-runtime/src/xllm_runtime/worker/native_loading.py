@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import ModelLoadError
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_kernels.native import LlamaDecoder
 from xllm_runtime.models.native import decoder_shape, rotary_table, weight_format
+from xllm_runtime.weights.packed_copy import PackedCopy
 from xllm_runtime.weights.raw_dummy import dummy_raw_weights
 from xllm_runtime.weights.raw_reading import raw_weights
 from xllm_runtime.weights.raw_tensor import RawTensor
@@ -29,12 +30,12 @@ def load_decoder(config: XLLMConfig, files: ModelFiles, args: ModelArgs, num_pos
     """
     start_s = time.monotonic()
     try:
-        decoder = LlamaDecoder(
-            decoder_shape(args), rotary_table(args, num_positions), weight_format(args, config.model, files)
-        )
-        for tensor in _weights(config, files, args):
-            decoder.set_weight(tensor.name, tensor.raw, tensor.kind, tensor.shape, permuted_heads=tensor.permuted_heads)
-        decoder.finish()
+        form = weight_format(args, config.model, files)
+        decoder = LlamaDecoder(decoder_shape(args), rotary_table(args, num_positions), form)
+        if config.load.load_format == "dummy":
+            _fill(decoder, dummy_raw_weights(args))
+        else:
+            _load(decoder, files, args, PackedCopy(files, form, config.load.cache_dir))
     except ValueError as error:
         raise ModelLoadError(f"{files.path}: {error}.") from error
     except MemoryError as error:
@@ -48,10 +49,15 @@ def load_decoder(config: XLLMConfig, files: ModelFiles, args: ModelArgs, num_pos
     return decoder
 
 
-def _weights(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> Iterator[RawTensor]:
-    if config.load.load_format == "dummy":
-        yield from dummy_raw_weights(args)
-        return
-    for tensor in raw_weights(files, args):
+def _load(decoder: LlamaDecoder, files: ModelFiles, args: ModelArgs, copy: PackedCopy) -> None:
+    """Take the packed copy of an earlier start, or pack the checkpoint and leave a copy for the next one."""
+    if not copy.load(decoder):
+        _fill(decoder, raw_weights(files, args))
+        copy.save(decoder)
+
+
+def _fill(decoder: LlamaDecoder, weights: Iterable[RawTensor]) -> None:
+    for tensor in weights:
         if not tensor.name.endswith(IGNORED_SUFFIX):
-            yield tensor
+            decoder.set_weight(tensor.name, tensor.raw, tensor.kind, tensor.shape, permuted_heads=tensor.permuted_heads)
+    decoder.finish()
