@@ -5,7 +5,7 @@ Knows nothing of scheduling, nor of how the engine loads a model: the test says 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,14 +50,31 @@ def tensor_bytes(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def load_decoder(folder: Path, weight_format: Any = "auto", dtype: torch.dtype = torch.float32) -> LlamaDecoder:
-    """Return the decoder of a folder in Hugging Face layout, its tensors cast to `dtype` first; without a cache."""
+def load_decoder(
+    folder: Path,
+    weight_format: Any = "auto",
+    dtype: torch.dtype = torch.float32,
+    *,
+    change: Callable[[str, torch.Tensor], tuple[torch.Tensor, int]] = lambda name, tensor: (tensor, 0),
+    broken: Mapping[str, float] | None = None,
+    packed: tuple[Path, str] | None = None,
+) -> LlamaDecoder:
+    """Return the decoder of a folder in Hugging Face layout, its tensors cast to `dtype` first; without a cache.
+
+    `change` may replace a tensor and say how many heads it is permuted for, `broken` fills tensors with one number,
+    and `packed` names the file and key to load from instead.
+    """
     files = model_files(folder)
     args = load_model_args(files)
     decoder = LlamaDecoder(decoder_shape(args), cos_sin_table(args, max_rotary_position(args)), weight_format)
-    for name, tensor in load_weights(files, args, torch.float32):
-        tensor = tensor.to(dtype)
-        decoder.set_weight(name, tensor_bytes(tensor), KINDS[dtype], tuple(tensor.shape))
+    if packed is not None:
+        assert decoder.load_packed(*packed)
+        return decoder
+    for name, stored in load_weights(files, args, torch.float32):
+        tensor, heads = change(name, stored.to(dtype))
+        if broken and name in broken:
+            tensor = torch.full_like(tensor, broken[name])
+        decoder.set_weight(name, tensor_bytes(tensor), KINDS[dtype], tuple(tensor.shape), permuted_heads=heads)
     decoder.finish()
     return decoder
 

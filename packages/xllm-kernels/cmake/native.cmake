@@ -2,8 +2,10 @@
 add_library(
   xllm_kernels_native STATIC
   csrc/native/decoder.cpp
+  csrc/native/kv_cache.cpp
   csrc/native/memory.cpp
   csrc/native/pack.cpp
+  csrc/native/packed_file.cpp
   csrc/native/product.cpp
   csrc/native/step.cpp
   csrc/native/step_check.cpp

@@ -178,6 +178,8 @@ void add_native(nb::module_& m) {
       .def("set_weight", &set_weight, "name"_a, "data"_a, "kind"_a, "shape"_a, "permuted_heads"_a)
       .def("finish", &Decoder::finish, nb::call_guard<nb::gil_scoped_release>())
       .def("num_weight_bytes", &Decoder::num_weight_bytes, nb::call_guard<nb::gil_scoped_release>())
+      .def("save_packed", &Decoder::save_packed, "path"_a, "key"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("load_packed", &Decoder::load_packed, "path"_a, "key"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("allocate_kv_cache", &allocate_kv_cache, "num_blocks"_a, "block_size"_a, "dtype"_a)
       .def("forward", &forward, "token_ids"_a, "positions"_a, "slot_mapping"_a, "query_start"_a, "seq_lens"_a,
            "block_tables"_a, "rows"_a, "logits"_a)

@@ -118,6 +118,8 @@ void paged_attention(nb::handle query_object, nb::handle key_cache_object, nb::h
       .out_row_stride = out.row_stride(row_size),
       .key_block_stride = key_cache.row_stride(block_elements),
       .value_block_stride = value_cache.row_stride(block_elements),
+      .cache_token_stride = key_cache.size(2) * key_cache.size(3),
+      .cache_head_stride = key_cache.size(3),
       .sliding_window = sliding_window,
       .scale = static_cast<float>(scale),
       .dtype = query.dtype(),

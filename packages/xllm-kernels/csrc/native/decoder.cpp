@@ -113,14 +113,24 @@ int64_t Decoder::num_weight_bytes() const {
   return state_->weights.num_bytes();
 }
 
+void Decoder::save_packed(const std::string& path, const std::string& key) const {
+  const std::lock_guard lock(state_->mutex);
+  state_->weights.save(path, key);
+}
+
+bool Decoder::load_packed(const std::string& path, const std::string& key) {
+  const std::lock_guard lock(state_->mutex);
+  return state_->weights.load(path, key);
+}
+
 void Decoder::allocate_kv_cache(int64_t num_blocks, int64_t block_size, CacheType type) {
   const std::lock_guard lock(state_->mutex);
   if (num_blocks < 1 || num_blocks > INT32_MAX) throw std::invalid_argument("num_blocks must be in [1, 2^31)");
   if (block_size < 1 || block_size > INT32_MAX) throw std::invalid_argument("block_size must be in [1, 2^31)");
   const DType dtype = type == CacheType::bfloat16 ? DType::bfloat16 : DType::float32;
   state_->cache = KVCache();  // first, so that both never exist at once
-  state_->cache = KVCache(state_->shape.num_layers, num_blocks, block_size,
-                          state_->shape.num_kv_heads * state_->shape.head_dim, dtype);
+  state_->cache = KVCache(state_->shape.num_layers, num_blocks, block_size, state_->shape.num_kv_heads,
+                          state_->shape.head_dim, dtype);
 }
 
 void Decoder::forward(const StepArgs& args, float* logits) {

@@ -65,7 +65,7 @@ class Packer {
       : source_(source),
         matrix_(matrix),
         row_bytes_(source.num_inputs / source.kind->block_values * source.kind->block_bytes),
-        floats_(static_cast<size_t>(cpu::round_up(source.num_inputs, kBlockInputs))) {}
+        floats_(static_cast<size_t>(cpu::round_up(source.num_inputs + 1, kBlockInputs))) {}
 
   void pack_tile(int64_t tile) {
     uint8_t* memory = const_cast<uint8_t*>(matrix_.tiles) + tile * cpu::tile_bytes(matrix_);
@@ -80,14 +80,17 @@ class Packer {
  private:
   void pack_floats(const uint8_t* row, uint8_t* tile, int64_t lane) {
     read_floats(*source_.kind, row, source_.num_inputs, values_, floats_.data());
-    for (int64_t k = 0; k < source_.num_inputs; ++k) {
-      const float value = floats_[static_cast<size_t>(k)];
-      switch (matrix_.format) {
-        case PackedFormat::float32: put(tile + (k * kTileOutputs + lane) * 4, value); break;
-        case PackedFormat::float16: put(tile + (k * kTileOutputs + lane) * 2, half_of_float(value)); break;
-        default: put(tile + (k / 2 * kTileOutputs + lane) * 4 + k % 2 * 2, bfloat16_of_float(value));
+    const float* values = floats_.data();
+    const int64_t count = source_.num_inputs;
+    if (matrix_.format == PackedFormat::float32)
+      for (int64_t k = 0; k < count; ++k) put(tile + (k * kTileOutputs + lane) * 4, values[k]);
+    else if (matrix_.format == PackedFormat::float16)
+      for (int64_t k = 0; k < count; ++k) put(tile + (k * kTileOutputs + lane) * 2, half_of_float(values[k]));
+    else
+      for (int64_t k = 0; k < count; k += 2) {  // an odd end finds a zero behind it
+        const uint32_t high = bfloat16_of_float(values[k + 1]);
+        put(tile + (k / 2 * kTileOutputs + lane) * 4, bfloat16_of_float(values[k]) | high << 16);
       }
-    }
   }
 
   void pack_quants(const uint8_t* row, uint8_t* tile, int64_t lane) {
@@ -96,7 +99,7 @@ class Packer {
       read_quants(*source_.kind, row, source_.num_inputs, values_);
     } else {
       read_floats(*source_.kind, row, source_.num_inputs, values_, floats_.data());
-      quantise(floats_.data(), static_cast<int64_t>(floats_.size()), matrix_.format == PackedFormat::uint4, values_);
+      quantise(floats_.data(), cpu::round_up(source_.num_inputs, kBlockInputs), matrix_.format == PackedFormat::uint4, values_);
     }
     const int64_t group = matrix_.group_inputs, bytes = cpu::group_bytes(matrix_);
     for (size_t g = 0; g < values_.scales.size(); ++g, tile += bytes) {
@@ -166,35 +169,46 @@ PackedMatrix pack(const SourceMatrix& source, WeightFormat format, Arena& arena)
   return matrix;
 }
 
+namespace {
+
+void unpack_floats(const PackedMatrix& matrix, const uint8_t* tile, int64_t lane, float* out) {
+  for (int64_t k = 0; k < matrix.num_inputs; ++k) switch (matrix.format) {
+      case PackedFormat::float32: out[k] = get<float>(tile + (k * kTileOutputs + lane) * 4); break;
+      case PackedFormat::float16: out[k] = float_of_half(get<uint16_t>(tile + (k * kTileOutputs + lane) * 2)); break;
+      default:
+        const uint32_t bits = get<uint16_t>(tile + (k / 2 * kTileOutputs + lane) * 4 + k % 2 * 2);
+        out[k] = std::bit_cast<float>(bits << 16);
+    }
+}
+
+// One group's values of an output whose quads start at `weights`.
+void unpack_quants(const PackedMatrix& matrix, const uint8_t* weights, int* quants) {
+  if (matrix.format == PackedFormat::int8) {
+    for (int i = 0; i < matrix.group_inputs; ++i)
+      quants[i] = static_cast<int8_t>(weights[i / 4 * kQuadBytes + i % 4]);
+    return;
+  }
+  const int offset = matrix.has_minimum ? 0 : 8;
+  for (int i = 0; i < matrix.group_inputs; ++i) {
+    const uint8_t both = weights[i / 8 * kQuadBytes + i % 4];
+    quants[i] = (i % 8 < 4 ? both & 15 : both >> 4) - offset;
+  }
+}
+
+}  // namespace
+
 void unpack_row(const PackedMatrix& matrix, int64_t output, float* out) {
   const uint8_t* tile = matrix.tiles + output / kTileOutputs * cpu::tile_bytes(matrix);
   const int64_t lane = output % kTileOutputs;
-  if (!cpu::is_quantised(matrix.format)) {
-    for (int64_t k = 0; k < matrix.num_inputs; ++k) switch (matrix.format) {
-        case PackedFormat::float32: out[k] = get<float>(tile + (k * kTileOutputs + lane) * 4); break;
-        case PackedFormat::float16: out[k] = float_of_half(get<uint16_t>(tile + (k * kTileOutputs + lane) * 2)); break;
-        default:
-          out[k] = std::bit_cast<float>(
-              static_cast<uint32_t>(get<uint16_t>(tile + (k / 2 * kTileOutputs + lane) * 4 + k % 2 * 2)) << 16);
-      }
-    return;
-  }
-  const int64_t group = matrix.group_inputs, bytes = cpu::group_bytes(matrix);
-  const bool is_nibble = matrix.format == PackedFormat::uint4;
-  for (int64_t k = 0; k < matrix.num_inputs; ++k) {
-    const uint8_t* start = tile + k / group * bytes;
-    const float scale = float_of_half(get<uint16_t>(start + 2 * lane));
-    const float minimum = matrix.has_minimum ? float_of_half(get<uint16_t>(start + 2 * (kTileOutputs + lane))) : 0.0f;
-    const uint8_t* weights = start + kTileOutputs * (matrix.has_minimum ? 4 : 2) + 4 * lane;
-    const int64_t i = k % group;
-    int quant;
-    if (is_nibble) {
-      const uint8_t both = weights[i / 8 * kQuadBytes + i % 4];
-      quant = (i % 8 < 4 ? both & 15 : both >> 4) - (matrix.has_minimum ? 0 : 8);
-    } else {
-      quant = static_cast<int8_t>(weights[i / 4 * kQuadBytes + i % 4]);
-    }
-    out[k] = scale * static_cast<float>(quant) + minimum;
+  if (!cpu::is_quantised(matrix.format)) return unpack_floats(matrix, tile, lane, out);
+  const int64_t bytes = cpu::group_bytes(matrix);
+  for (int64_t first = 0; first < matrix.num_inputs; first += matrix.group_inputs, tile += bytes) {
+    const float scale = float_of_half(get<uint16_t>(tile + 2 * lane));
+    const float minimum = matrix.has_minimum ? float_of_half(get<uint16_t>(tile + 2 * (kTileOutputs + lane))) : -0.0f;
+    int quants[kBlockInputs];
+    unpack_quants(matrix, tile + kTileOutputs * (matrix.has_minimum ? 4 : 2) + 4 * lane, quants);
+    const int64_t count = std::min<int64_t>(matrix.group_inputs, matrix.num_inputs - first);
+    for (int64_t i = 0; i < count; ++i) out[first + i] = scale * static_cast<float>(quants[i]) + minimum;
   }
 }
 

@@ -9,8 +9,6 @@
 
 namespace xllm::kernels::native {
 
-using cpu::ActivationKind;
-
 namespace {
 
 // Numbers of small work on one row that are worth handing to another thread.
@@ -37,12 +35,6 @@ void norm_heads(float* heads, const float* weight, int64_t num_heads, int64_t he
                            .eps = eps,
                            .dtype = DType::float32},
                           0, num_heads);
-}
-
-void store_row(DType dtype, const float* row, int64_t size, uint8_t* cache, int64_t slot) {
-  const int64_t element = dtype == DType::bfloat16 ? 2 : 4;
-  const ActivationKind kind = dtype == DType::bfloat16 ? ActivationKind::bfloat16 : ActivationKind::float32;
-  cpu::kernels().prepare_row(kind, row, size, cache + slot * size * element);
 }
 
 }  // namespace
@@ -106,8 +98,8 @@ void StepRunner::rotate_and_store_rows(const StepArgs& args, int64_t layer, int6
   for (int64_t t = begin; t < end; ++t) {
     if (args.slot_mapping[t] < 0) continue;
     const float* key = qkv_ + t * qkv_size() + query_size();
-    store_row(cache_.dtype(), key, kv_size(), cache_.keys(layer), args.slot_mapping[t]);
-    store_row(cache_.dtype(), key + kv_size(), kv_size(), cache_.values(layer), args.slot_mapping[t]);
+    cache_.store(cache_.keys(layer), args.slot_mapping[t], key);
+    cache_.store(cache_.values(layer), args.slot_mapping[t], key + kv_size());
   }
 }
 
@@ -130,6 +122,8 @@ void StepRunner::attend(const StepArgs& args, int64_t layer) {
                         .out_row_stride = query_size(),
                         .key_block_stride = block_elements,
                         .value_block_stride = block_elements,
+                        .cache_token_stride = shape_.head_dim,
+                        .cache_head_stride = cache_.block_size() * shape_.head_dim,
                         .sliding_window = shape_.sliding_windows[static_cast<size_t>(layer)],
                         .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)),
                         .dtype = DType::float32,

@@ -180,12 +180,15 @@ void read_floats(const TensorKind& kind, const uint8_t* row, int64_t num_values,
   } else {
     read_quants(kind, row, num_values, work);
     const bool is_signed = kind.format == PackedFormat::int8;
-    for (int64_t i = 0; i < num_values; ++i) {
-      const size_t group = static_cast<size_t>(i / kind.group);
-      const uint8_t raw = work.quants[static_cast<size_t>(i)];
-      const int64_t quant = is_signed ? static_cast<int8_t>(raw) : raw;
-      const float product = work.scales[group] * static_cast<float>(quant - kind.offset);
-      out[i] = kind.has_minimum ? product + work.minima[group] : product;
+    for (int64_t first = 0; first < num_values; first += kind.group) {
+      const size_t group = static_cast<size_t>(first / kind.group);
+      const float scale = work.scales[group], minimum = kind.has_minimum ? work.minima[group] : -0.0f;
+      const int offset = static_cast<int>(kind.offset);
+      const uint8_t* quants = &work.quants[static_cast<size_t>(first)];
+      for (int64_t i = 0; i < kind.group; ++i) {
+        const int quant = is_signed ? static_cast<int8_t>(quants[i]) : quants[i];
+        out[first + i] = scale * static_cast<float>(quant - offset) + minimum;
+      }
     }
   }
 }

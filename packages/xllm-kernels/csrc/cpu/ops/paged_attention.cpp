@@ -168,11 +168,11 @@ class ItemRunner {
     tile.end = max_of(min_of(kKeysPerTile, end_key - position), tile.begin);
     if (tile.begin == tile.end) return;
     const int32_t* table = args_.block_tables + item_.sequence * args_.block_table_stride;
-    const int64_t row_stride = args_.num_kv_heads * args_.head_dim;
+    const int64_t row_stride = args_.cache_token_stride;
     int64_t block = (position + tile.begin) / args_.block_size;
     int64_t offset = (position + tile.begin) % args_.block_size;
     for (int64_t k = tile.begin; k < tile.end; ++block, offset = 0) {
-      const int64_t in_block = offset * row_stride + item_.kv_head * args_.head_dim;
+      const int64_t in_block = offset * row_stride + item_.kv_head * args_.cache_head_stride;
       const C* key = static_cast<const C*>(args_.key_cache) + table[block] * args_.key_block_stride + in_block;
       const C* value = static_cast<const C*>(args_.value_cache) + table[block] * args_.value_block_stride + in_block;
       for (; k < tile.end && offset < args_.block_size; ++k, ++offset, key += row_stride, value += row_stride) {

@@ -15,7 +15,8 @@ namespace xllm::kernels {
 // of the call, on how a prompt was cut into chunks, on block_size, on where blocks lie or on the number of threads.
 struct PagedAttentionArgs {
   const void* query;            // [num_tokens, num_query_heads, head_dim], tokens query_row_stride elements apart
-  const void* key_cache;        // [num_blocks, block_size, num_kv_heads, head_dim], blocks key_block_stride apart
+  const void* key_cache;        // [num_blocks, block_size, num_kv_heads, head_dim], in any order: blocks lie
+                                // key_block_stride elements apart, tokens and heads as below, elements densely
   const void* value_cache;      // the same, blocks value_block_stride elements apart
   const int32_t* block_tables;  // [num_seqs, *], rows block_table_stride elements apart; only entries of keys that
                                 // some row sees are read, and those must be valid block ids: the caller checks
@@ -32,6 +33,8 @@ struct PagedAttentionArgs {
   int64_t out_row_stride;
   int64_t key_block_stride;
   int64_t value_block_stride;
+  int64_t cache_token_stride;   // of both caches
+  int64_t cache_head_stride;    // of both caches
   int64_t sliding_window;       // 0: unlimited
   float scale;                  // multiplies the scores
   DType dtype;                  // of query and out; accumulation is in float32

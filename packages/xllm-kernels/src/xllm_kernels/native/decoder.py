@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -39,6 +41,7 @@ class LlamaDecoder:
         """
         settings = {field.name: getattr(shape, field.name) for field in fields(shape)}
         self._decoder = _C.LlamaDecoder(**settings, cos_sin_cache=cos_sin_cache, weight_format=weight_format)
+        self._weight_format = weight_format
         self.shape = shape
 
     def set_weight(
@@ -63,6 +66,31 @@ class LlamaDecoder:
     def num_weight_bytes(self) -> int:
         """Bytes of the packed weights, all of which a step reads (but for most of an embedding that is not tied)."""
         return self._decoder.num_weight_bytes()
+
+    def save_packed(self, path: Path, key: str) -> None:
+        """Write the packed weights to `path`, whole or not at all, for `load_packed` with the same `key`.
+
+        `key` names what they were made from: whatever changes it makes the file useless. Raises OSError.
+        """
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        try:
+            self._decoder.save_packed(str(partial), self._full_key(key))
+            partial.replace(path)
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def load_packed(self, path: Path, key: str) -> bool:
+        """Take the weights from `path` instead of set_weight and finish; the same file serves every CPU.
+
+        Return False, with nothing changed, where the file is missing, is cut, or was written by another version, for
+        another key, shape or `weight_format`.
+        """
+        return self._decoder.load_packed(str(path), self._full_key(key))
+
+    def _full_key(self, key: str) -> str:
+        return f"{self.shape}\n{self._weight_format}\n{key}"
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int, dtype: Literal["bf16", "f32"] = "bf16") -> None:
         """Replace the cache by `num_blocks` blocks of `block_size` tokens; memory is taken as blocks are first used.
