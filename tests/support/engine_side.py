@@ -13,9 +13,9 @@ from xllm_framework.request.messages import (
     AddRequest,
     EngineStats,
     StepOutputs,
-    ToEngine,
     WireLogprob,
 )
+from xllm_runtime.master.constrained_requests import Compiler, LoopMessage
 from xllm_runtime.master.loop import EngineLoop
 from xllm_runtime.master.steps_in_flight import OverlappedEngine
 from xllm_scheduler import Scheduler
@@ -39,16 +39,23 @@ class EngineSide:
         max_model_len: int = 2048,
         eos_token_ids: tuple[int, ...] = (),
         enable_prefix_cache: bool = True,
+        compiler: Compiler | None = None,
         **options: Any,
     ) -> None:
         self.engine = engine
         self.blocks = BlockManager(num_blocks + 1, BLOCK_SIZE, enable_prefix_cache=enable_prefix_cache)
         config = SchedulerConfig(**options)
         self.scheduler = Scheduler(config, self.blocks, StoppingChecker(eos_token_ids, max_model_len))
-        self.inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[LoopMessage] = queue.SimpleQueue()
         is_overlapped = config.enable_schedule_overlap
         self.loop = EngineLoop(
-            self.scheduler, self.engine, self.inbox, self._take, is_overlapped=is_overlapped, check_integrity=True
+            self.scheduler,
+            self.engine,
+            self.inbox,
+            self._take,
+            is_overlapped=is_overlapped,
+            compiler=compiler,
+            check_integrity=True,
         )
         self.tokens: dict[tuple[str, int], list[int]] = {}
         self.reasons: dict[tuple[str, int], str] = {}

@@ -81,18 +81,21 @@ class ConstrainedRequests:
         return aborted
 
     def abort(self, targets: list[str | tuple[str, int]]) -> list[SequenceDelta]:
-        """Give up requests, or single sequences of them, that wait; others are ignored. Returns their last deltas."""
+        """Give up requests that wait; others are ignored. Returns their last deltas.
+
+        Single sequences of one end with the rest of it, or once it is added: see `take`.
+        """
         deltas: list[SequenceDelta] = []
         for target in targets if self._pending else ():
             request_id, index = (target, None) if isinstance(target, str) else target
             if request_id not in self._pending:
                 continue
             message, aborted = self._pending[request_id]
-            ended = set(range(message.sampling.num_sequences) if index is None else [index]) - aborted
-            aborted |= ended
-            deltas += [SequenceDelta(request_id, number, [], FinishReason.ABORT) for number in sorted(ended)]
-            if len(aborted) == message.sampling.num_sequences:
+            indices = range(message.sampling.num_sequences)
+            aborted.update(indices if index is None else [index])
+            if aborted.issuperset(indices):
                 del self._pending[request_id]
+                deltas += [SequenceDelta(request_id, number, [], FinishReason.ABORT) for number in indices]
         return deltas
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import msgspec
 
@@ -155,7 +155,7 @@ class EngineLoop:
         if aborted is None:
             return
         if compiled.error is not None:
-            self._refuse(message, compiled.error, aborted)
+            self._refuse(message, compiled.error)
             return
         self._add(message, compiled.grammar)
         if aborted:
@@ -171,12 +171,11 @@ class EngineLoop:
         except XLLMError as error:
             self._refuse(message, error)
 
-    def _refuse(self, message: AddRequest, error: XLLMError, ended: Collection[int] = ()) -> None:
-        """Tell the end of a request that the scheduler does not have, but for its sequences that have `ended`."""
+    def _refuse(self, message: AddRequest, error: XLLMError) -> None:
+        """Tell the end of a request that the scheduler does not have."""
         deltas = [
             SequenceDelta(message.request_id, index, [], FinishReason.ERROR, error=error.message, error_kind=error.kind)
             for index in range(message.sampling.num_sequences)
-            if index not in ended
         ]
         self._emit(StepOutputs(deltas, self._stats()))
 
