@@ -53,3 +53,14 @@ def test_control_routes_want_the_operators_key(path: str) -> None:
 def test_the_operators_key_opens_everything() -> None:
     assert status("/version", BOTH, Authorization="Bearer operator") == 200
     assert status("/version", {"control_key": "operator"}) == 200
+
+
+def test_every_route_but_health_asks_for_a_key() -> None:
+    async def scenario(app: Any, _: Any) -> None:
+        routes = [(path, method.upper()) for path, methods in app.openapi()["paths"].items() for method in methods]
+        assert len(routes) > 20
+        for path, method in [*routes, ("/", "GET"), ("/web/app.js", "GET"), ("/openapi.json", "GET"), ("/docs", "GET")]:
+            answer = await call(app, path, b"{}", method=method)
+            assert (answer.status == 401) is (path != "/health"), path
+
+    serve(scenario, FakeMaster(), api_key="secret")
