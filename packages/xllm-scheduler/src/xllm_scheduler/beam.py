@@ -14,14 +14,21 @@ queues, policies or budgets.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
 
 from xllm_framework.batch import ForwardOutput
 from xllm_framework.kv_cache import BlockManager
 from xllm_framework.request import FinishReason, Request, Sequence, SequenceStatus, StoppingChecker
 from xllm_framework.request.messages import WireLogprob
 from xllm_scheduler.logprobs import row_logprobs
+
+_FIRST_LOOK = 1024
+"""More continuations than this, beside two for each beam, are rarely gone through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +135,20 @@ class BeamGroup:
         return survivors
 
     @staticmethod
-    def _continuations(beams: list[tuple[Beam, int]], output: ForwardOutput) -> list[_Continuation]:
-        """Return what the step offers, the most probable first; sorting is stable, so that better beams come first."""
+    def _continuations(beams: list[tuple[Beam, int]], output: ForwardOutput) -> Iterator[_Continuation]:
+        """Yield what the step offers, the most probable first; of equals, that of the better beam first."""
         if output.top_ids is None or output.top_logprobs is None:
-            return []
-        found = [
-            _Continuation(beam, row, token_id, beam.logprob + logprob)
-            for beam, row in beams
-            for token_id, logprob in zip(output.top_ids[row].tolist(), output.top_logprobs[row].tolist(), strict=True)
-            if token_id >= 0
-        ]
-        return sorted(found, key=lambda continuation: -continuation.logprob)
+            return
+        rows = [row for _, row in beams]
+        token_ids = output.top_ids[rows]
+        logprobs = output.top_logprobs[rows].astype(np.float64) + np.array([[beam.logprob] for beam, _ in beams])
+        logprobs[token_ids < 0] = -np.inf
+        for position in _best_first(logprobs.ravel(), 2 * len(beams) + _FIRST_LOOK):
+            index, rank = divmod(position, token_ids.shape[1])
+            if token_ids[index, rank] < 0:
+                return
+            beam, row = beams[index]
+            yield _Continuation(beam, row, int(token_ids[index, rank]), float(logprobs[index, rank]))
 
     def _grow(self, survivors: list[_Continuation], output: ForwardOutput, blocks: BlockManager) -> None:
         """Make the survivors the live beams: the first child of a beam goes on in its sequence, others fork it."""
@@ -213,6 +223,17 @@ class BeamGroup:
     def _score(self, logprob: float, length: int) -> float:
         score: float = logprob / length**self.request.sampling.length_penalty
         return score
+
+
+def _best_first(scores: npt.NDArray[np.float64], count: int) -> Iterator[int]:
+    """Yield the positions of `scores` [N], the largest first and equals in order; quick for the first `count`."""
+    seen = 0
+    if count < len(scores):
+        least = np.partition(scores, len(scores) - count)[len(scores) - count]
+        best = np.flatnonzero(scores >= least)
+        seen = len(best)
+        yield from best[np.argsort(-scores[best], kind="stable")].tolist()
+    yield from np.argsort(-scores, kind="stable")[seen:].tolist()
 
 
 def _release(sequence: Sequence, blocks: BlockManager) -> None:
