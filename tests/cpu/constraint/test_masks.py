@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -141,3 +143,10 @@ def test_what_is_wrong_is_refused_by_name(constraint: Constraint) -> None:
         ConstraintChecker().check(constraint)
     assert caught.value.param == "response_format"
     assert "response_format" in caught.value.message
+
+
+def test_the_library_is_loaded_with_the_first_constraint() -> None:
+    program = "import sys, xllm_runtime.master.llm; print({'llguidance', 'torch'} & set(sys.modules))"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "set()\n"
+    )

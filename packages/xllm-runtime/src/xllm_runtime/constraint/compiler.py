@@ -1,17 +1,20 @@
-"""Compiles constraints for one model, and keeps those that were used last. Knows nothing of requests."""
+"""Compiles constraints for one model, and keeps those that were used last. Knows nothing of requests.
+
+The library is imported when the first constraint comes: it takes a moment that most starts need not pay.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from xllm_framework.constraint import Constraint, Grammar
 from xllm_framework.errors import InvalidRequest
-from xllm_runtime.constraint.grammar_text import grammar_text
-from xllm_runtime.constraint.matcher import CompiledGrammar
-from xllm_runtime.constraint.thinking import ThinkingGrammar
-from xllm_runtime.constraint.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from xllm_runtime.constraint.vocabulary import Vocabulary
 
 MAX_CACHED = 64
 
@@ -57,6 +60,10 @@ class GrammarCompiler:
         return grammar
 
     def _compile(self, constraint: Constraint) -> Grammar:
+        from xllm_runtime.constraint.grammar_text import grammar_text
+        from xllm_runtime.constraint.matcher import CompiledGrammar
+        from xllm_runtime.constraint.thinking import ThinkingGrammar
+
         vocabulary = self._find_vocabulary()
         try:
             grammar = CompiledGrammar(vocabulary.tokenizer, grammar_text(constraint), constraint.param)

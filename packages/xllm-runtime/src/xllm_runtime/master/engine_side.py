@@ -9,6 +9,7 @@ import logging
 import queue
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead, XLLMError
@@ -19,12 +20,14 @@ from xllm_framework.request import StoppingChecker
 from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine
 from xllm_framework.tokenizer import load_tokenizer
 from xllm_runtime.constraint import GrammarCompiler
-from xllm_runtime.constraint.vocabulary import Vocabulary, model_vocabulary
 from xllm_runtime.engine.llm import LLMEngine
 from xllm_runtime.master.constrained_requests import LoopMessage
 from xllm_runtime.master.heartbeat import HeartbeatThread
 from xllm_runtime.master.loop import EngineLoop
 from xllm_scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from xllm_runtime.constraint.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +89,8 @@ def run_engine_side(
 
 def _vocabulary(files: ModelFiles, vocab_size: int, eos_token_ids: tuple[int, ...]) -> Vocabulary:
     """Return what constraints need to know of the model's tokens; takes as long as loading a tokenizer does."""
+    from xllm_runtime.constraint.vocabulary import model_vocabulary
+
     return model_vocabulary(load_tokenizer(files), vocab_size, eos_token_ids)
 
 
