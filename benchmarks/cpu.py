@@ -218,7 +218,7 @@ def measure_servers(options: argparse.Namespace, results: Results, servers: list
                 workload.measure(server, options.repetitions)  # warms caches up, with prompts of its own
             for repetition in range(options.repetitions):
                 for server in running:
-                    run = functools.partial(workload.measure, server, repetition)
+                    run = workload.with_fresh_prompts(server, repetition, options.repetitions + 1)
                     measured = undisturbed(run, own, timeout_s=options.quiet_timeout)
                     results.add(workload.name, server.contender.name, measured)
         for server in running:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -33,6 +34,11 @@ class Workload:
     unit: str
     measure: Callable[[RunningServer, int], float]
     """(server, number of the repetition, which seeds the prompts) -> figure."""
+
+    def with_fresh_prompts(self, server: RunningServer, first_seed: int, stride: int) -> Callable[[], float]:
+        """Return a run that takes other prompts each time, or a repeated one would find them in the server's cache."""
+        seeds = itertools.count(first_seed, stride)
+        return lambda: self.measure(server, next(seeds))
 
 
 def decode_rate(server: RunningServer, repetition: int) -> float:
