@@ -45,6 +45,26 @@ def test_a_text_and_its_token_ids_are_the_same_request(make):
     assert by_text.sampling is ANY
 
 
+def test_a_text_that_no_tokenising_could_fit_is_refused_unread(files, monkeypatch):
+    tokenizer = load_tokenizer(files)
+    factory = RequestFactory(
+        tokenizer,
+        load_chat_template(files, ""),
+        max_model_len=LIMIT,
+        vocab_size=len(TOKENS),
+        seed=0,
+        clock=lambda: 42.0,
+    )
+    text = "x" * (tokenizer.max_text_length(LIMIT) + 1)
+    monkeypatch.setattr(tokenizer, "encode", lambda *_, **__: pytest.fail("it was tokenised"))
+    with pytest.raises(RequestTooLong, match=f"{len(text)} characters.*{LIMIT} tokens") as caught:
+        factory.from_prompt(text, ANY)
+    assert caught.value.param == "prompt"
+    with pytest.raises(RequestTooLong, match="characters") as caught:
+        factory.from_chat(ChatInput(messages=[{"role": "user", "content": text}]), ANY)
+    assert caught.value.param == "messages"
+
+
 @pytest.mark.parametrize("prompt", ["", []])
 def test_an_empty_prompt_is_refused(make, prompt):
     with pytest.raises(InvalidRequest, match="at least one token") as caught:

@@ -1,6 +1,6 @@
 """What the front side and the engine side say to each other. Plain data, msgpack on the wire, never pickle.
 
-Knows nothing of how the messages travel: an in-process queue hands the objects over as they are, ZeroMQ carries bytes.
+Knows nothing of how the messages travel: an in-process queue hands the objects over as they are, a socket carries bytes.
 """
 
 from __future__ import annotations

@@ -15,7 +15,6 @@ logger = logging.getLogger(__name__)
 def explain_executors(platform_name: str) -> dict[str, str | None]:
     """Return why each executor cannot serve on a platform (cpu, cuda, npu), fastest first; None where it can."""
     reasons: dict[str, str | None] = {
-        "native": "this version of xllm-kernels has no whole-step decoder",
         "cuda_graph": None if platform_name == "cuda" else "it needs a device of kind cuda",
         "npu_graph": "this version captures no NPU graphs"
         if platform_name == "npu"

@@ -69,7 +69,7 @@ class RequestFactory:
             InvalidRequest, RequestTooLong: the request cannot be served; `param` names the field.
         """
         if isinstance(prompt, str):
-            token_ids = self._tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+            token_ids = self._encode(prompt, "prompt", add_special_tokens=add_special_tokens)
             return self._prepare(prompt, token_ids, sampling, "prompt", True, options)
         return self._prepare(None, prompt, sampling, "prompt", True, options)
 
@@ -92,8 +92,17 @@ class RequestFactory:
         )
         if sampling.constraint is not None:
             sampling = msgspec.structs.replace(sampling, constraint=sampling.constraint.after(prompt))
-        token_ids = self._tokenizer.encode(prompt, add_special_tokens=False)
+        token_ids = self._encode(prompt, "messages", add_special_tokens=False)
         return self._prepare(prompt, token_ids, sampling, "messages", chat.continue_final_message, options)
+
+    def _encode(self, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
+        """Return the token ids of `text`; one that cannot fit, however it is cut into tokens, is not cut at all."""
+        limit = self._max_model_len
+        if len(text) > limit and len(text) > self._tokenizer.max_text_length(limit):
+            raise RequestTooLong(
+                f"{param} has {len(text)} characters, more than the {limit} tokens of max_model_len can hold.", param
+            )
+        return self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _prepare(
         self,
