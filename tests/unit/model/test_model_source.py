@@ -64,7 +64,7 @@ def test_a_home_folder_is_expanded(tmp_path, monkeypatch):
         ("a/b/c", "no model file or folder 'a/b/c'"),
         ("bad\0name", "no model file or folder"),
         ("x" * 5000, "cannot be read"),
-        ("{tmp}/empty", "neither config.json nor a .gguf file"),
+        ("{tmp}/empty", "no config.json, no .gguf file and no model_index.json"),
         ("{tmp}/two", "holds 2 GGUF files"),
         ("{tmp}/two/a.gguf", "is not a GGUF file"),
     ],

@@ -38,9 +38,9 @@ _PR_SET_PDEATHSIG = 1
 
 def create_master(config: XLLMConfig) -> LLMMaster:
     """Load the model in this process; raises XLLMError."""
-    from xllm_runtime.master import LLMMaster
+    from xllm_runtime.master import create_master as create
 
-    return LLMMaster.create(config, engine_process=False)
+    return create(config, engine_process=False)
 
 
 def main(argv: Sequence[str] | None = None, create: CreateMaster = create_master) -> NoReturn:

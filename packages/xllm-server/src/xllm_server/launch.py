@@ -86,12 +86,12 @@ def _import_server() -> None:
 
 
 def _load(config: XLLMConfig) -> LLMMaster:
-    from xllm_runtime.master import LLMMaster
+    from xllm_runtime.master import create_master
 
     # Begun only now: two imports at once would keep the engine process waiting for its start.
     imports = threading.Thread(target=_import_server, daemon=True)
     imports.start()
-    master = LLMMaster.create(config, engine_process=True)
+    master = create_master(config, engine_process=True)
     imports.join()
     ready = master.ready
     kind = " (the embedded demo model)" if not config.model.model else ""

@@ -27,8 +27,8 @@ class ModelFiles:
     """Where a model's files are."""
 
     path: Path
-    """hf: the folder with config.json; gguf: the file."""
-    kind: Literal["hf", "gguf"]
+    """hf: the folder with config.json; gguf: the file; diffusers: the folder with model_index.json."""
+    kind: Literal["hf", "gguf", "diffusers"]
     name: str
     """What to call the model when nobody says otherwise: the last part of its path, or its hub id."""
 
@@ -74,6 +74,8 @@ def _demo_file() -> Path:
 
 
 def _in_folder(folder: Path, name: str) -> ModelFiles:
+    if (folder / "model_index.json").is_file():
+        return ModelFiles(folder, "diffusers", name)
     has_config = (folder / "config.json").is_file()
     gguf_files = sorted(folder.glob("*.gguf"))
     if len(gguf_files) == 1 and not (has_config and any(folder.glob("*.safetensors"))):
@@ -83,7 +85,9 @@ def _in_folder(folder: Path, name: str) -> ModelFiles:
     if gguf_files:
         names = ", ".join(file.name for file in gguf_files[:5])
         raise ModelLoadError(f"Folder {folder} holds {len(gguf_files)} GGUF files ({names}): name one of them.")
-    raise ModelLoadError(f"Folder {folder} is no model: it holds neither config.json nor a .gguf file.")
+    raise ModelLoadError(
+        f"Folder {folder} is no model: it holds no config.json, no .gguf file and no model_index.json."
+    )
 
 
 def _gguf_file(path: Path) -> ModelFiles:

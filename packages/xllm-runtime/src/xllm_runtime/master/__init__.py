@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from xllm_runtime.master.chat_input import ChatInput
     from xllm_runtime.master.llm import LLMMaster
     from xllm_runtime.master.prepared_request import PreparedRequest
+    from xllm_runtime.master.selection import create_master
 
-__all__ = ["ChatInput", "LLMMaster", "PreparedRequest"]
+__all__ = ["ChatInput", "LLMMaster", "PreparedRequest", "create_master"]
 
 _HOMES = {
     "ChatInput": "xllm_runtime.master.chat_input",
     "LLMMaster": "xllm_runtime.master.llm",
     "PreparedRequest": "xllm_runtime.master.prepared_request",
+    "create_master": "xllm_runtime.master.selection",
 }
 
 

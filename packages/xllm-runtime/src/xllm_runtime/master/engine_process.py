@@ -6,6 +6,7 @@ Knows nothing of users: it takes no signals from the terminal, and ends with its
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -18,6 +19,7 @@ import threading
 import msgspec
 
 from xllm_framework.config import XLLMConfig
+from xllm_framework.errors import XLLMError
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request.messages import FromEngine, Shutdown, ToEngine
 from xllm_runtime.log_format import configure_logging
@@ -44,8 +46,10 @@ def main() -> int:
     connection = socket.socket(fileno=handover.socket_fd)
     config = XLLMConfig.from_flat(handover.options, "the handover to the engine process")
     configure_logging(config.service.log_level, config.service.log_format)
-    from xllm_runtime.master.engine_side import run_engine_side  # torch loads while the parent finds the model
+    from xllm_runtime.master.selection import import_likely_engine_side, run_engine_side
 
+    with contextlib.suppress(XLLMError):  # said again once the parent listens
+        import_likely_engine_side(config.model.backend)  # while the parent finds the model
     line = sys.stdin.buffer.readline()
     if not line:
         return 1

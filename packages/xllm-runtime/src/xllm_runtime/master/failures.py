@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+import queue
+from typing import Any
+
 from xllm_framework.errors import XLLMError
-from xllm_framework.request.messages import EngineFailed
+from xllm_framework.request.messages import EngineFailed, EngineReady
+
+
+def wait_ready(events: queue.SimpleQueue[Any]) -> EngineReady:
+    """Return the first thing that an engine side says.
+
+    Raises:
+        XLLMError: it could not start; the class and the sentence are its own.
+    """
+    ready = events.get()
+    if isinstance(ready, EngineFailed):
+        raise error_of(ready)
+    assert isinstance(ready, EngineReady), "an engine side says this first"
+    return ready
 
 
 def error_of(failure: EngineFailed) -> XLLMError:

@@ -40,7 +40,7 @@ class InProcessClient:
 
     def _run(self) -> None:
         try:
-            from xllm_runtime.master.engine_side import run_engine_side  # here, so that the front side imports no torch
+            from xllm_runtime.master.selection import run_engine_side  # here, so that the front side imports no torch
 
             files = self._files.get()
             if files is not None:

@@ -16,7 +16,7 @@ from xllm_framework.chat_template import ChatTemplate, load_chat_template
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import QueueFull, ShuttingDown
 from xllm_framework.model import ModelArgs, load_model_args
-from xllm_framework.model.source import resolve_model
+from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import SamplingParams
 from xllm_framework.request.messages import (
     AbortRequests,
@@ -31,8 +31,8 @@ from xllm_framework.tokenizer import Tokenizer, load_tokenizer
 from xllm_runtime.auto_config import model_name
 from xllm_runtime.master.chat_input import ChatInput
 from xllm_runtime.master.dispatcher import AbortTarget, DispatcherEvent, OnOutput, RequestOutputDispatcher
-from xllm_runtime.master.engine_client import EngineClient, connect_engine
-from xllm_runtime.master.failures import error_of
+from xllm_runtime.master.engine_client import EngineClient
+from xllm_runtime.master.failures import wait_ready
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
 from xllm_runtime.master.request_factory import RequestFactory
 
@@ -42,6 +42,9 @@ CLOSE_TIMEOUT_S = 10.0
 
 class LLMMaster:
     """Serves one language model. All methods can be called from any thread; `create` makes one."""
+
+    backend = "llm"
+    """Which routes a server offers over it."""
 
     def __init__(
         self,
@@ -79,33 +82,31 @@ class LLMMaster:
 
     @classmethod
     def create(cls, config: XLLMConfig, *, engine_process: bool) -> LLMMaster:
-        """Load the model and return once it takes requests.
+        """Load the model and return once it takes requests; see `create_master`."""
+        from xllm_runtime.master.selection import create_master
 
-        Args:
-            engine_process: run the engine side in a process of its own, else in a thread of this one.
+        return create_master(config, engine_process=engine_process)
+
+    @classmethod
+    def attach(
+        cls,
+        config: XLLMConfig,
+        files: ModelFiles,
+        client: EngineClient,
+        events: queue.SimpleQueue[DispatcherEvent],
+    ) -> LLMMaster:
+        """Make the front side while the engine side behind `client` loads `files`; return once that is ready.
 
         Raises:
             XLLMError: the model cannot be served; the class and the sentence are the engine side's own.
         """
-        events: queue.SimpleQueue[DispatcherEvent] = queue.SimpleQueue()
-        client = connect_engine(config, events.put, engine_process=engine_process)
-        try:
-            files = resolve_model(config.model.model, config.load)
-            client.load(files)
-            args = load_model_args(files)
-            tokenizer = load_tokenizer(files)
-            chat_template = load_chat_template(files, config.model.chat_template)
-            ready = events.get()
-            if isinstance(ready, EngineFailed):
-                raise error_of(ready)
-            assert isinstance(ready, EngineReady)
-        except BaseException:
-            client.close(timeout_s=0.0)
-            raise
+        args = load_model_args(files)
+        tokenizer = load_tokenizer(files)
+        chat_template = load_chat_template(files, config.model.chat_template)
         return cls(
             config,
             client,
-            ready,
+            wait_ready(events),
             events,
             model_name=model_name(config, files),
             model_args=args,

@@ -1,0 +1,51 @@
+"""Which backend serves a model: llm, vlm, dit or rec. Knows the names of architectures, nothing of how they are computed."""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from xllm_framework.config import ModelConfig
+from xllm_framework.errors import UnsupportedModel
+from xllm_framework.model.source import ModelFiles
+
+ServedBackend = Literal["llm", "vlm", "dit", "rec"]
+
+VLM_ARCHITECTURES: frozenset[str] = frozenset()
+"""Architectures, as config.json has them, that see images: `auto` serves them by the vlm backend."""
+REC_ARCHITECTURES: frozenset[str] = frozenset()
+"""Architectures that are made for recommendation; a language model becomes one by `--backend rec` alone."""
+
+
+def choose_backend(config: ModelConfig, files: ModelFiles) -> ServedBackend:
+    """Return the backend that `config.backend` names, or the one that the model's files ask for.
+
+    Raises:
+        UnsupportedModel: the files are of a kind that the named backend does not read.
+    """
+    if config.backend == "auto":
+        return _by_files(files)
+    if (config.backend == "dit") != (files.kind == "diffusers"):
+        kind = "a folder with model_index.json" if config.backend == "dit" else "config.json or a .gguf file"
+        raise UnsupportedModel(f"The {config.backend} backend needs {kind}; {files.name} has none.")
+    return config.backend
+
+
+def _by_files(files: ModelFiles) -> ServedBackend:
+    if files.kind == "diffusers":
+        return "dit"
+    if files.kind == "gguf":
+        return "llm"
+    architectures = _architectures(files)
+    if architectures & VLM_ARCHITECTURES:
+        return "vlm"
+    return "rec" if architectures & REC_ARCHITECTURES else "llm"
+
+
+def _architectures(files: ModelFiles) -> set[str]:
+    """Return what config.json calls the model; a broken file is for whoever loads it to explain."""
+    try:
+        config = json.loads((files.path / "config.json").read_bytes())
+        return {name for name in config["architectures"] if isinstance(name, str)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()

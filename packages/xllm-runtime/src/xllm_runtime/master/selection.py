@@ -1,0 +1,72 @@
+"""Chooses the master and the engine side by backend, and starts both. Imports only what it chooses."""
+
+from __future__ import annotations
+
+import importlib
+import queue
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from xllm_framework.config import XLLMConfig
+from xllm_framework.errors import UnsupportedModel, XLLMError
+from xllm_framework.model.source import ModelFiles, resolve_model
+from xllm_framework.request.messages import EngineFailed, FromEngine
+from xllm_runtime.backend import choose_backend
+from xllm_runtime.master.constrained_requests import LoopMessage
+from xllm_runtime.master.dispatcher import DispatcherEvent
+from xllm_runtime.master.engine_client import connect_engine
+
+if TYPE_CHECKING:
+    from xllm_runtime.master.llm import LLMMaster
+
+MASTERS = {"llm": "xllm_runtime.master.llm:LLMMaster"}
+"""Backend -> "module:Class"; a master is made by its class method `attach(config, files, client, events)`."""
+ENGINE_SIDES = {"llm": "xllm_runtime.master.engine_side:run_engine_side"}
+"""Backend -> "module:function" that serves the other end, with the signature of `run_engine_side`."""
+
+
+def create_master(config: XLLMConfig, *, engine_process: bool) -> LLMMaster:
+    """Load the model and return its master once it takes requests.
+
+    Args:
+        engine_process: run the engine side in a process of its own, else in a thread of this one.
+
+    Raises:
+        XLLMError: the model cannot be served; the class and the sentence are the engine side's own.
+    """
+    events: queue.SimpleQueue[DispatcherEvent] = queue.SimpleQueue()
+    client = connect_engine(config, events.put, engine_process=engine_process)
+    try:
+        files = resolve_model(config.model.model, config.load)
+        client.load(files)
+        master_class = _find(MASTERS, choose_backend(config.model, files))
+        master: LLMMaster = master_class.attach(config, files, client, events)
+    except BaseException:
+        client.close(timeout_s=0.0)
+        raise
+    return master
+
+
+def run_engine_side(
+    config: XLLMConfig, files: ModelFiles, inbox: queue.SimpleQueue[LoopMessage], emit: Callable[[FromEngine], None]
+) -> None:
+    """Serve as the engine side of the model's backend until `Shutdown`; a failure to begin is said as `EngineFailed`."""
+    try:
+        run = _find(ENGINE_SIDES, choose_backend(config.model, files))
+    except XLLMError as error:
+        emit(EngineFailed(error.message, error.kind))
+        return
+    run(config, files, inbox, emit)
+
+
+def import_likely_engine_side(backend: str) -> None:
+    """Import, before the model is known, what serving `backend` (as configured) most likely needs."""
+    _find(ENGINE_SIDES, "llm" if backend == "auto" else backend)
+
+
+def _find(table: dict[str, str], backend: str) -> Any:
+    path = table.get(backend)
+    if path is None:
+        raise UnsupportedModel(f"The {backend} backend is not part of this version.")
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
