@@ -57,6 +57,7 @@ class FakeMaster:
     """See the module."""
 
     def __init__(self, reply: bytes = b"hello", *, max_model_len: int = 4096) -> None:
+        self.backend = "llm"
         self.model_name = "org/fake"
         self.tokenizer = ByteTokenizer()
         self.ready = EngineReady(max_model_len, 64, 16, 257, "python", "cpu", "float32")

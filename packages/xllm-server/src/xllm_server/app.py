@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import msgspec
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -19,62 +18,26 @@ from xllm_server.auth import ApiKeyMiddleware
 from xllm_server.cross_origin import origin_middleware
 from xllm_server.errors import MethodNotAllowed, ServerFault, UnknownRoute, error_response
 from xllm_server.metrics import HttpMetricsMiddleware
-from xllm_server.protocol.chat import ChatCompletionRequest
-from xllm_server.protocol.completion import CompletionRequest
-from xllm_server.protocol.messages import CountTokensRequest, MessagesRequest
-from xllm_server.protocol.responses import ResponsesRequest
-from xllm_server.protocol.sample import SampleRequest
 from xllm_server.protocol.schema import component_schemas
-from xllm_server.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from xllm_server.request_id import RequestIdMiddleware
 from xllm_server.request_log import RequestLogMiddleware
-from xllm_server.routes.chat import chat_router
-from xllm_server.routes.completions import completions_router
-from xllm_server.routes.control import PauseRequest, control_router
-from xllm_server.routes.messages import messages_router
-from xllm_server.routes.models import models_router
-from xllm_server.routes.operations import operations_router
-from xllm_server.routes.responses import responses_router
-from xllm_server.routes.sample import sample_router
-from xllm_server.routes.tokens import tokens_router
-from xllm_server.routes.web import web_router
+from xllm_server.routes.table import bodies_for, routers_for
 from xllm_server.state import ServerState
 
 logger = logging.getLogger(__name__)
-ROUTERS = (
-    chat_router,
-    completions_router,
-    responses_router,
-    messages_router,
-    sample_router,
-    tokens_router,
-    models_router,
-    operations_router,
-    control_router,
-    web_router,
-)
-DOCUMENTED_BODIES: list[type[msgspec.Struct]] = [
-    ChatCompletionRequest,
-    CompletionRequest,
-    ResponsesRequest,
-    MessagesRequest,
-    CountTokensRequest,
-    SampleRequest,
-    TokenizeRequest,
-    DetokenizeRequest,
-    PauseRequest,
-]
 
 
 class ServerApp(FastAPI):
-    """FastAPI whose document also describes the request types, which are msgspec's."""
+    """FastAPI whose document also describes the request types of `backend`'s routes, which are msgspec's."""
+
+    backend = "llm"
 
     def openapi(self) -> dict[str, Any]:
         """Return the OpenAPI document, made once."""
         if self.openapi_schema is None:
             document = super().openapi()
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(component_schemas(DOCUMENTED_BODIES))
+            schemas.update(component_schemas(bodies_for(self.backend)))
         assert self.openapi_schema is not None, "the call above has made it"
         return self.openapi_schema
 
@@ -88,7 +51,8 @@ def build_app(state: ServerState) -> FastAPI:
     if state.config.api_key or state.config.control_key:
         middleware.append(Middleware(ApiKeyMiddleware, state.config.api_key, state.config.control_key))
     app = ServerApp(title="xLLM", version=__version__, middleware=middleware, redirect_slashes=False)
-    for router in ROUTERS:
+    app.backend = state.master.backend
+    for router in routers_for(app.backend):
         app.include_router(router(state))
     app.add_exception_handler(XLLMError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_exception)

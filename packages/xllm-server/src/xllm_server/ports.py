@@ -34,6 +34,10 @@ class Master(Protocol):
     """The front side of a model that is loaded."""
 
     @property
+    def backend(self) -> str:
+        """The kind of model: llm, vlm, dit or rec."""
+
+    @property
     def model_name(self) -> str:
         """The name under which the model is served."""
 
