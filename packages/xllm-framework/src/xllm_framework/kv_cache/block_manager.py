@@ -102,7 +102,7 @@ class BlockManager:
         if not self.enable_prefix_cache:
             return []
         max_blocks = (sequence.num_tokens - 1) // self.block_size
-        return self._prefix_cache.match(sequence.token_ids, sequence.block_hashes, salt, max_blocks)
+        return self._prefix_cache.match(sequence.token_ids, sequence.block_hashes, salt, max_blocks, sequence.media)
 
     def rematch(self, sequence: Sequence, salt: str = "") -> int:
         """Replace blocks that `sequence`, which is in prefill, has yet to compute by known ones with the same content.
@@ -132,7 +132,7 @@ class BlockManager:
         if not self.enable_prefix_cache or end // self.block_size == first:
             return
         for block_id in self._prefix_cache.insert(
-            sequence.token_ids[:end], sequence.block_hashes, salt, sequence.block_table, first
+            sequence.token_ids[:end], sequence.block_hashes, salt, sequence.block_table, first, sequence.media
         ):
             self._announced[block_id] = sequence
 
@@ -279,7 +279,7 @@ class BlockManager:
         if not self.enable_prefix_cache or first == end // self.block_size:
             return
         inserted = self._prefix_cache.insert(
-            sequence.token_ids[:end], sequence.block_hashes, salt, sequence.block_table, first
+            sequence.token_ids[:end], sequence.block_hashes, salt, sequence.block_table, first, sequence.media
         )
         for block_id in inserted:
             self._pool.retain(block_id)

@@ -2,8 +2,10 @@
 
 A block's key is chained, so that it stands for all tokens from the start to the end of the block:
 
-    key[-1] = H(secret, domain)                      domain = the request's cache salt (later also model, adapter, media)
-    key[i]  = H(secret, key[i - 1] || tokens of block i)
+    key[-1] = H(secret, domain)                      domain = the request's cache salt (later also model, adapter)
+    key[i]  = H(secret, key[i - 1] || tokens of block i || tag of block i)
+
+The tag is what a block's tokens stand for beyond their ids: the hashes of its images, empty for text.
 
 H is keyed BLAKE2b (RFC 7693) of 16 bytes, with a secret drawn for each process: a client can neither construct a
 collision nor learn from another salt's timing what others have sent. Only full blocks have keys.
@@ -19,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xllm_framework.errors import IntegrityError
+from xllm_framework.multimodal.prompt_media import PromptMedia
 
 KEY_BYTES = 16
 
@@ -32,14 +35,28 @@ class PrefixCache(Protocol):
     implementation may extend it with keys of full blocks, so that none is computed twice; others leave it empty.
     """
 
-    def match(self, token_ids: npt.NDArray[np.int32], block_keys: list[bytes], salt: str, max_blocks: int) -> list[int]:
+    def match(
+        self,
+        token_ids: npt.NDArray[np.int32],
+        block_keys: list[bytes],
+        salt: str,
+        max_blocks: int,
+        media: PromptMedia | None = None,
+    ) -> list[int]:
         """Return the ids of the longest known run of leading blocks, at most `max_blocks` (0 is allowed).
 
-        `token_ids` has at least `max_blocks` full blocks. Changes nothing but `block_keys`.
+        `token_ids` has at least `max_blocks` full blocks, `media` is what place-holders among them stand for. Changes
+        nothing but `block_keys`.
         """
 
     def insert(
-        self, token_ids: npt.NDArray[np.int32], block_keys: list[bytes], salt: str, block_table: list[int], start: int
+        self,
+        token_ids: npt.NDArray[np.int32],
+        block_keys: list[bytes],
+        salt: str,
+        block_table: list[int],
+        start: int,
+        media: PromptMedia | None = None,
     ) -> list[int]:
         """Make the full blocks [start, len(token_ids) // block_size) of `block_table` known.
 
@@ -69,9 +86,16 @@ class HashPrefixCache:
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
 
-    def match(self, token_ids: npt.NDArray[np.int32], block_keys: list[bytes], salt: str, max_blocks: int) -> list[int]:
+    def match(
+        self,
+        token_ids: npt.NDArray[np.int32],
+        block_keys: list[bytes],
+        salt: str,
+        max_blocks: int,
+        media: PromptMedia | None = None,
+    ) -> list[int]:
         """Return the longest known run; see `PrefixCache`. Costs one dictionary look-up a block of it."""
-        self._extend_keys(token_ids, block_keys, salt, max_blocks)
+        self._extend_keys(token_ids, block_keys, salt, max_blocks, media)
         block_of = self._block_of
         blocks = []
         for key in block_keys[:max_blocks]:
@@ -82,11 +106,17 @@ class HashPrefixCache:
         return blocks
 
     def insert(
-        self, token_ids: npt.NDArray[np.int32], block_keys: list[bytes], salt: str, block_table: list[int], start: int
+        self,
+        token_ids: npt.NDArray[np.int32],
+        block_keys: list[bytes],
+        salt: str,
+        block_table: list[int],
+        start: int,
+        media: PromptMedia | None = None,
     ) -> list[int]:
         """Make blocks known; see `PrefixCache`."""
         end = len(token_ids) // self._block_size
-        self._extend_keys(token_ids, block_keys, salt, end)
+        self._extend_keys(token_ids, block_keys, salt, end, media)
         inserted = []
         for index in range(start, end):
             key, block_id = block_keys[index], block_table[index]
@@ -118,7 +148,12 @@ class HashPrefixCache:
         return len(self._key_of)
 
     def _extend_keys(
-        self, token_ids: npt.NDArray[np.int32], block_keys: list[bytes], salt: str, num_blocks: int
+        self,
+        token_ids: npt.NDArray[np.int32],
+        block_keys: list[bytes],
+        salt: str,
+        num_blocks: int,
+        media: PromptMedia | None,
     ) -> None:
         first = len(block_keys)
         if first >= num_blocks:
@@ -130,6 +165,9 @@ class HashPrefixCache:
         for start in range(0, len(content), num_bytes):
             hasher = copy_hasher()
             hasher.update(key + content[start : start + num_bytes])
+            if media is not None:
+                token = first * self._block_size + start // 4
+                hasher.update(media.tag(token, token + self._block_size))
             key = hasher.digest()
             block_keys.append(key)
 

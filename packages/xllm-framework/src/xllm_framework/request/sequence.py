@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xllm_framework.constraint import ConstraintState
+from xllm_framework.multimodal.prompt_media import PromptMedia
 from xllm_framework.request.status import FinishReason, SequenceStatus
 
 
@@ -25,6 +26,7 @@ class Sequence:
     takes its place, negative as no token is: -1 - row, `row` being its place among the step's sampled rows.
     `rank` is the data-parallel rank whose blocks those are; it changes only while the sequence holds none.
     `block_hashes` caches the prefix-cache keys of its full blocks, of which tokens never change once they are full.
+    `media` are the images and videos of the prompt, its request's.
     `constraint_state` follows its output through a grammar, None where the output is free; tokens survive a preemption, and
     so does this.
     """
@@ -38,6 +40,7 @@ class Sequence:
         "finish_reason",
         "index",
         "last_token_id",
+        "media",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_preemptions",
@@ -49,12 +52,20 @@ class Sequence:
         "stop_reason",
     )
 
-    def __init__(self, request_id: str, index: int, prompt_token_ids: npt.ArrayLike, reserve: int = 64) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        index: int,
+        prompt_token_ids: npt.ArrayLike,
+        reserve: int = 64,
+        media: PromptMedia | None = None,
+    ) -> None:
         prompt = np.asarray(prompt_token_ids, dtype=np.int32)
         self._tokens: npt.NDArray[np.int32] = np.empty(len(prompt) + max(reserve, 1), dtype=np.int32)
         self._tokens[: len(prompt)] = prompt
         self.request_id = request_id
         self.index = index
+        self.media = media
         self.num_prompt_tokens = len(prompt)
         self.num_tokens = len(prompt)
         self.last_token_id = int(prompt[-1]) if len(prompt) else -1
@@ -128,7 +139,7 @@ class Sequence:
 
     def fork(self) -> Sequence:
         """Return a copy of its tokens, without blocks, as another beam of the same request."""
-        twin = Sequence(self.request_id, self.index, self.token_ids, len(self._tokens) - self.num_tokens)
+        twin = Sequence(self.request_id, self.index, self.token_ids, len(self._tokens) - self.num_tokens, self.media)
         twin.num_prompt_tokens = self.num_prompt_tokens
         twin.num_cached_tokens = self.num_cached_tokens
         twin.rank = self.rank
