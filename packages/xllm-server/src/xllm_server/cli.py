@@ -18,7 +18,8 @@ EXIT_USAGE = 2
 _PROGRAM = "xllm-server"
 _DESCRIPTION = """Serves a language model over HTTP, with the routes that OpenAI's and Anthropic's clients know.
 
-xllm-server [MODEL] [options] serves; xllm-server bench [options] measures a server; --version prints the version.
+xllm-server [MODEL] [options] serves; xllm-server bench [options] measures a server; xllm-server rec build-items makes a
+catalogue of items; --version prints the version.
 --config FILE reads options from a JSON object, --dump-config FILE writes those that are no defaults as one. Values come
 from the command line, then from that file, then from XLLM_<OPTION> variables, then from the defaults below. Flags of vLLM
 and of xLLM's C++ predecessor are understood where there is such an option."""
@@ -32,6 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from xllm_server.bench.command import run_bench
 
         sys.exit(run_bench(given[1:]))
+    if given[:1] == ["rec"]:
+        from xllm_server.rec.command import run_rec
+
+        sys.exit(run_rec(given[1:]))
     if "--version" in given:
         from xllm_server import __version__
 

@@ -82,7 +82,6 @@ HARMLESS: dict[str, tuple[tuple[str, ...], str]] = {
     **dict.fromkeys(("etcd_addr", "etcd_namespace"), (("",), _ONE_PROCESS)),
     "instance_role": (("DEFAULT",), _ONE_PROCESS),
     **dict.fromkeys(("draft_model", "num_speculative_tokens", "speculative_config"), (("", "0"), _NO_SPECULATION)),
-    "beam_width": (("1",), "beam search is not there yet"),
     "task": (("generate",), "only generation is served"),
     "runner": (("auto", "generate"), "only generation is served"),
     "kv_cache_dtype": (("auto",), "the KV cache has the type of the activations"),

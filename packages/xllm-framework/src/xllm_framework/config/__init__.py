@@ -7,6 +7,7 @@ from xllm_framework.config.execution import ExecutionConfig
 from xllm_framework.config.kv_cache import KVCacheConfig
 from xllm_framework.config.load import LoadConfig
 from xllm_framework.config.model import ModelConfig
+from xllm_framework.config.rec import RecConfig
 from xllm_framework.config.scheduler import SchedulerConfig
 from xllm_framework.config.service import ServiceConfig
 from xllm_framework.config.sources import XLLMConfig, load_config
@@ -16,6 +17,7 @@ __all__ = [
     "KVCacheConfig",
     "LoadConfig",
     "ModelConfig",
+    "RecConfig",
     "SchedulerConfig",
     "ServiceConfig",
     "XLLMConfig",

@@ -32,6 +32,11 @@ RANGES: dict[str, tuple[float, float]] = {
     "shutdown_timeout": (0, UNLIMITED),
     "step_timeout": (0, UNLIMITED),
     "num_request_handling_threads": (1, 1024),
+    "beam_width": (1, 512),
+    "max_decode_rounds": (1, 8),
+    "each_conversion_threshold": (1, UNLIMITED),
+    "total_conversion_threshold": (1, UNLIMITED),
+    "rec_worker_max_concurrency": (1, 16),
 }
 """Option name -> (smallest, largest) value; infinity and NaN are never allowed."""
 

@@ -17,6 +17,7 @@ from xllm_framework.config.kv_cache import KVCacheConfig
 from xllm_framework.config.load import LoadConfig
 from xllm_framework.config.model import ModelConfig
 from xllm_framework.config.ranges import range_error
+from xllm_framework.config.rec import RecConfig
 from xllm_framework.config.scheduler import SchedulerConfig
 from xllm_framework.config.service import ServiceConfig
 from xllm_framework.errors import InvalidConfig
@@ -34,6 +35,7 @@ class XLLMConfig:
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
+    rec: RecConfig = field(default_factory=RecConfig)
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any], source: str = "options") -> XLLMConfig:
@@ -63,6 +65,7 @@ _CATEGORIES: dict[str, Any] = {
     "scheduler": SchedulerConfig,
     "execution": ExecutionConfig,
     "service": ServiceConfig,
+    "rec": RecConfig,
 }
 
 

@@ -1,0 +1,1 @@
+"""Commands around catalogues of items."""
