@@ -27,4 +27,13 @@ class RotaryEmbedding(nn.Module):
 
     def forward(self, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> None:
         """Rotate query [T, Hq, D] and key [T, Hk, D] in place by `positions` [T], each below max_position."""
-        self._operations.rotary_embedding(positions, query, key, self.cos_sin_cache)
+        self._operations.rotary_embedding(positions, query, key, self.step_table)
+
+    def begin_step(self, positions: torch.Tensor) -> torch.Tensor:
+        """Take a step's positions [T]; return those that layers rotate by, rows of `step_table`."""
+        return positions
+
+    @property
+    def step_table(self) -> torch.Tensor:
+        """Cosines and sines that the step's positions refer to; the whole table."""
+        return self.cos_sin_cache

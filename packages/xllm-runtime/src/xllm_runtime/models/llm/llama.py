@@ -10,7 +10,7 @@ one model; what differs in more than a setting gets a file of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -104,7 +104,7 @@ class LlamaAttention(nn.Module):
         if self.q_norm is None or self.k_norm is None:
             self.rotary(positions, query, key)
         elif isinstance(operations, FusesNormAndRotation) and self._head_dim in FUSED_HEAD_SIZES:
-            norms, table = (self.q_norm.weight, self.k_norm.weight), self.rotary.cos_sin_cache
+            norms, table = (self.q_norm.weight, self.k_norm.weight), self.rotary.step_table
             operations.norm_and_rotate(positions, query, key, *norms, self._eps, table)
         else:
             query, key = self.q_norm(query), self.k_norm(key)
@@ -177,14 +177,20 @@ class LlamaForCausalLM(nn.Module):
     """`CausalLM` of the family; see `models.interface`. `attention_backend` and `operations` are for tests and trials."""
 
     def __init__(
-        self, args: ModelArgs, dtype: torch.dtype, *, attention_backend: str = "auto", operations: str = "auto"
+        self,
+        args: ModelArgs,
+        dtype: torch.dtype,
+        *,
+        attention_backend: str = "auto",
+        operations: str = "auto",
+        rotary_class: type[RotaryEmbedding] = RotaryEmbedding,
     ) -> None:
         super().__init__()
         self.args = args
         self._dtype = dtype
         chosen = select_operations(dtype, torch.get_default_device(), operations)
         self.embed_tokens = Embedding(args.vocab_size, args.hidden_size, dtype)
-        self.rotary = RotaryEmbedding(args, chosen)
+        self.rotary = rotary_class(args, chosen)
         blueprint = Blueprint(args, dtype, chosen, self.rotary, attention_backend)
         self.layers = nn.ModuleList(LlamaDecoderLayer(blueprint, layer) for layer in range(args.num_layers))
         self.norm = blueprint.norm(args.hidden_size)
@@ -206,10 +212,25 @@ class LlamaForCausalLM(nn.Module):
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
         """See `CausalLM.forward`."""
-        x: torch.Tensor = self.embed_tokens(token_ids)
+        return self.forward_embedded(self.embed_tokens(token_ids), positions, attention)
+
+    def forward_embedded(
+        self,
+        x: torch.Tensor,
+        positions: torch.Tensor,
+        attention: AttentionMetadata,
+        additions: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
+    ) -> torch.Tensor:
+        """Compute T tokens from their embeddings `x` [T, hidden], which may change, at positions as the rotary takes them.
+
+        After layer i, (rows int64 [R], values [R, hidden]) of `additions[i]` are added to the hidden states.
+        """
+        positions = self.rotary.begin_step(positions)
         residual = torch.zeros_like(x)
-        for layer in self.layers:
+        for index, layer in enumerate(self.layers):
             x = layer(x, residual, positions, attention)
+            if index < len(additions):
+                residual.index_add_(0, *additions[index])
         self.norm.add(x, residual)
         return x
 
@@ -224,13 +245,14 @@ class LlamaForCausalLM(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `CausalLM.load_weights`; tensors of the right dtype and device are kept, not copied."""
-        fill_targets(self._weight_targets(), weights, self._is_ignored)
+        fill_targets(self.weight_targets(), weights, self.ignores_weight)
 
     def decoder_layers(self) -> list[LlamaDecoderLayer]:
         """Return the layers in order."""
         return cast("list[LlamaDecoderLayer]", list(self.layers))
 
-    def _weight_targets(self) -> WeightTargets:
+    def weight_targets(self) -> WeightTargets:
+        """Yield all tensors, under Hugging Face's names."""
         yield from self.embed_tokens.weight_targets("model.embed_tokens")
         for index, layer in enumerate(self.decoder_layers()):
             yield from layer.weight_targets(f"model.layers.{index}")
@@ -238,8 +260,11 @@ class LlamaForCausalLM(nn.Module):
         if self.lm_head is not None:
             yield from self.lm_head.weight_targets("lm_head")
 
-    def _is_ignored(self, name: str) -> bool:
-        """Old checkpoints store the rotary frequencies, and some a second copy of a tied head."""
+    def ignores_weight(self, name: str) -> bool:
+        """Whether a tensor that nothing wants is harmless.
+
+        Old checkpoints store the rotary frequencies, and some a second copy of a tied head.
+        """
         return name.endswith(".rotary_emb.inv_freq") or (name == "lm_head.weight" and self.args.has_tied_embeddings)
 
 
