@@ -8,14 +8,14 @@ import msgspec
 
 from xllm_framework.errors import InvalidRequest
 
-ConstraintKind = Literal["json_object", "json_schema", "regex", "choice", "grammar"]
+ConstraintKind = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structure", "free"]
 
 MAX_CONSTRAINT_LENGTH = 256 * 1024
 """Characters of a schema, a regular expression or a grammar."""
 
 
 class ReasoningTags(msgspec.Struct, frozen=True, array_like=True):
-    """The marks between which a model thinks before its answer."""
+    """The marks between which a model thinks before its answer, and how long it may."""
 
     open: str
     """What begins it, as "<think>"."""
@@ -23,13 +23,19 @@ class ReasoningTags(msgspec.Struct, frozen=True, array_like=True):
     """What ends it, as "</think>"."""
     is_open: bool
     """Whether the answer begins inside; else it may begin with `open`, or with what is constrained."""
+    max_tokens: int | None = None
+    """After so many tokens of it, what comes is `forced_close`; None leaves the model its time."""
+    forced_close: str = ""
+    """Ends with `close`, or with what ends it as well."""
+    ends_before: tuple[str, ...] = ()
+    """Special tokens that end it too, and belong to the answer."""
 
     def after(self, prompt: str) -> ReasoningTags | None:
         """Return the tags for an answer to `prompt`, whose end may have opened the thinking already, or ended it."""
         end = prompt.rstrip()
         if end.endswith(self.close):
             return None
-        return ReasoningTags(self.open, self.close, is_open=self.is_open or end.endswith(self.open))
+        return msgspec.structs.replace(self, is_open=self.is_open or end.endswith(self.open))
 
 
 class Constraint(msgspec.Struct, frozen=True):
@@ -41,8 +47,8 @@ class Constraint(msgspec.Struct, frozen=True):
 
     kind: ConstraintKind
     text: str = ""
-    """A JSON Schema, a regular expression, a JSON list of the strings to choose from, or a grammar (Lark, or GBNF as
-    llama.cpp has it); nothing for json_object."""
+    """A JSON Schema, a regular expression, a JSON list of the strings to choose from, a grammar (Lark, or GBNF as
+    llama.cpp has it), or a `Structure`; nothing for json_object, and for free, which only bounds the reasoning."""
     param: str = "response_format"
     """The caller's field, which errors name."""
     reasoning: ReasoningTags | None = None
@@ -54,8 +60,9 @@ class Constraint(msgspec.Struct, frozen=True):
         if len(self.text) > MAX_CONSTRAINT_LENGTH:
             raise InvalidRequest(f"{self.param} has at most {MAX_CONSTRAINT_LENGTH} characters.", self.param)
 
-    def after(self, prompt: str) -> Constraint:
-        """Return the constraint of an answer to `prompt`."""
-        if self.reasoning is None:
-            return self
-        return msgspec.structs.replace(self, reasoning=self.reasoning.after(prompt))
+    def after(self, prompt: str) -> Constraint | None:
+        """Return the constraint of an answer to `prompt`; None where it asks for nothing any more."""
+        reasoning = None if self.reasoning is None else self.reasoning.after(prompt)
+        if self.kind == "free" and reasoning is None:
+            return None
+        return msgspec.structs.replace(self, reasoning=reasoning)

@@ -42,7 +42,7 @@ class GrammarCompiler:
             grammar = self._cache.get(key)
             if grammar is not None:
                 self._cache.move_to_end(key)
-        return grammar
+        return None if grammar is None else self._after_thinking(grammar, constraint)
 
     def compile(self, constraint: Constraint) -> Grammar:
         """Return the compiled grammar; may take seconds.
@@ -50,32 +50,40 @@ class GrammarCompiler:
         Raises:
             InvalidRequest: it cannot be compiled, nothing satisfies it, or the model's tokenizer cannot be constrained.
         """
-        grammar = self.find(constraint)
-        if grammar is None:
-            grammar = self._compile(constraint)
-            with self._cache_lock:
-                self._cache[_key(constraint)] = grammar
-                if len(self._cache) > MAX_CACHED:
-                    self._cache.popitem(last=False)
-        return grammar
+        found = self.find(constraint)
+        if found is not None:
+            return found
+        grammar = self._compile(constraint)
+        with self._cache_lock:
+            self._cache[_key(constraint)] = grammar
+            if len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+        return self._after_thinking(grammar, constraint)
 
     def _compile(self, constraint: Constraint) -> Grammar:
+        """Return the grammar without the thinking before it."""
+        from xllm_runtime.constraint.free import FreeGrammar
         from xllm_runtime.constraint.grammar_text import grammar_text
         from xllm_runtime.constraint.matcher import CompiledGrammar
-        from xllm_runtime.constraint.thinking import ThinkingGrammar
 
         vocabulary = self._find_vocabulary()
+        if constraint.kind == "free":
+            return FreeGrammar(vocabulary)
         try:
-            grammar = CompiledGrammar(vocabulary.tokenizer, grammar_text(constraint), constraint.param)
+            return CompiledGrammar(vocabulary.tokenizer, grammar_text(constraint, vocabulary), constraint.param)
         except InvalidRequest:
             raise
         except BaseException as error:  # a panic of the library is no Exception
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             raise InvalidRequest(f"{constraint.param} cannot be compiled: {error}.", constraint.param) from error
+
+    def _after_thinking(self, grammar: Grammar, constraint: Constraint) -> Grammar:
+        from xllm_runtime.constraint.thinking import ThinkingGrammar
+
         if constraint.reasoning is None:
             return grammar
-        return ThinkingGrammar(grammar, constraint.reasoning, vocabulary)
+        return ThinkingGrammar(grammar, constraint.reasoning, self._find_vocabulary())
 
     def _find_vocabulary(self) -> Vocabulary:
         with self._vocabulary_lock:
@@ -85,4 +93,4 @@ class GrammarCompiler:
 
 
 def _key(constraint: Constraint) -> CacheKey:
-    return constraint.kind, constraint.text, constraint.reasoning
+    return constraint.kind, constraint.text

@@ -1,40 +1,28 @@
-"""From a constraint to the text that llguidance compiles. Knows nothing of tokens.
-
-White space in JSON is bounded: a model that likes it could else put it out for ever.
-"""
+"""From a constraint to the text that llguidance compiles. Knows nothing of tokens, except that structures name them."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from llguidance import LLMatcher
 
 from xllm_framework.constraint import Constraint
+from xllm_framework.constraint.structure import read_structure
 from xllm_framework.errors import InvalidRequest
 from xllm_runtime.constraint.context_free import lark_grammar
 from xllm_runtime.constraint.endless_schema import is_endless
+from xllm_runtime.constraint.json_grammar import json_options
 from xllm_runtime.constraint.json_schema import read_schema
-
-if TYPE_CHECKING:
-    from llguidance._lib import JsonCompileOptions
+from xllm_runtime.constraint.structure_grammar import MAX_REGEX_LENGTH, structure_grammar
+from xllm_runtime.constraint.vocabulary import Vocabulary
 
 MAX_CHOICES = 4096
-MAX_REGEX_LENGTH = 16 * 1024
-
-_JSON_OPTIONS: JsonCompileOptions = {
-    "item_separator": ",",
-    "key_separator": ":",
-    "whitespace_flexible": True,
-    "whitespace_pattern": r"[ \t]{1,2}|\r?\n[ \t]{0,64}",
-    "coerce_one_of": False,
-    "lenient": False,
-}
 
 
-def grammar_text(constraint: Constraint) -> str:
-    """Return llguidance's form of a constraint, in time linear in its text.
+def grammar_text(constraint: Constraint, vocabulary: Vocabulary) -> str:
+    """Return llguidance's form of a constraint of any kind but free, in time linear in its text.
 
     Raises:
         InvalidRequest: the text is no schema, choice or grammar, or exceeds a limit; `param` is the constraint's.
@@ -57,10 +45,14 @@ def grammar_text(constraint: Constraint) -> str:
             return str(LLMatcher.grammar_from_lark(f"start: {choices}"))
         case "grammar":
             return str(LLMatcher.grammar_from_lark(lark_grammar(text, param)))
+        case "structure":
+            return structure_grammar(read_structure(text), vocabulary, param)
+        case "free":
+            raise InvalidRequest(f"{param} asks for no form.", param)
 
 
 def _json_grammar(schema: dict[str, Any]) -> str:
-    return str(LLMatcher.grammar_from_json_schema(schema, overrides=_JSON_OPTIONS))
+    return str(LLMatcher.grammar_from_json_schema(schema, overrides=json_options()))
 
 
 def _choices(text: str, param: str) -> list[str]:

@@ -89,6 +89,33 @@ def read_schema(text: str, param: str) -> dict[str, Any]:
     Raises:
         InvalidRequest: not a JSON object, too deep or too large, or a keyword that is not enforced; `param` names the field.
     """
+    schema = _read(text, param)
+    for path, content in walk(schema):
+        for keyword in content:
+            if not _is_known(keyword):
+                raise InvalidRequest(f"{param}: keyword {keyword[:100]!r} at {path} is not supported.", param)
+    return schema
+
+
+def relaxed_schema(text: str, param: str) -> dict[str, Any]:
+    """Return the schema of `text` without the keywords that are not enforced.
+
+    Raises:
+        InvalidRequest: not a JSON object, too deep or too large; `param` names the field.
+    """
+    schema = _read(text, param)
+    for _, content in walk(schema):
+        for keyword in [keyword for keyword in content if not _is_known(keyword)]:
+            del content[keyword]
+    return schema
+
+
+def _is_known(keyword: str) -> bool:
+    is_extension = keyword.startswith("x-") and keyword != "x-guidance"
+    return keyword in ENFORCED or keyword in REMARKS or is_extension
+
+
+def _read(text: str, param: str) -> dict[str, Any]:
     try:
         schema = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -98,7 +125,7 @@ def read_schema(text: str, param: str) -> dict[str, Any]:
     if _depth_exceeds(schema, MAX_DEPTH):
         raise InvalidRequest(f"{param} is nested deeper than {MAX_DEPTH} levels.", param)
     num_enum_values = 0
-    for num_schemas, (path, content) in enumerate(walk(schema), 1):
+    for num_schemas, (_, content) in enumerate(walk(schema), 1):
         values = content.get("enum")
         num_enum_values += len(values) if isinstance(values, list) else 0
         properties = content.get("properties")
@@ -108,10 +135,6 @@ def read_schema(text: str, param: str) -> dict[str, Any]:
             raise InvalidRequest(f"{param} holds more than {MAX_ENUM_VALUES} values of enum.", param)
         if isinstance(properties, dict) and len(properties) > MAX_PROPERTIES:
             raise InvalidRequest(f"{param} has an object of more than {MAX_PROPERTIES} properties.", param)
-        for keyword in content:
-            is_extension = keyword.startswith("x-") and keyword != "x-guidance"
-            if keyword not in ENFORCED and keyword not in REMARKS and not is_extension:
-                raise InvalidRequest(f"{param}: keyword {keyword[:100]!r} at {path} is not supported.", param)
     return schema
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -21,6 +22,50 @@ class Vocabulary:
     tokenizer: LLTokenizer
     token_bytes: list[bytes]
     """By token id; special tokens have their names, those without text are empty."""
+    special_token_ids: list[int]
+
+    _masks: dict[bytes, npt.NDArray[np.int32]] = field(default_factory=dict)
+
+    @cached_property
+    def marks(self) -> Mapping[str, int]:
+        """The special tokens by name."""
+        names = {token_id: self.token_bytes[token_id].decode("utf-8", "replace") for token_id in self.special_token_ids}
+        return {name: token_id for token_id, name in names.items() if name}
+
+    @cached_property
+    def _mark_pattern(self) -> re.Pattern[str]:
+        names = sorted(self.marks, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names)) or "(?!)")
+
+    def split_marks(self, text: str) -> list[str | int]:
+        """Return `text` in pieces: ids of the special tokens that it names, and what stands between."""
+        pieces: list[str | int] = []
+        end = 0
+        for found in self._mark_pattern.finditer(text):
+            pieces += [text[end : found.start()], self.marks[found[0]]]
+            end = found.end()
+        return [piece for piece in (*pieces, text[end:]) if piece != ""]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of `text`, in which special tokens stand by name."""
+        token_ids: list[int] = []
+        for piece in self.split_marks(text):
+            token_ids += [piece] if isinstance(piece, int) else self.tokenizer.tokenize_str(piece)
+        return token_ids
+
+    @cached_property
+    def full_mask(self) -> npt.NDArray[np.int32]:
+        """int32 [W]: every token."""
+        mask: npt.NDArray[np.int32] = self.free_mask.copy()
+        for token_id in self.tokenizer.eos_tokens:
+            mask |= self.mask_of_token(token_id)
+        return mask
+
+    def mask_of_token(self, token_id: int) -> npt.NDArray[np.int32]:
+        """Return int32 [W]: this token alone."""
+        flags = np.zeros((self.tokenizer.vocab_size + 31) // 32 * 32, np.bool_)
+        flags[token_id] = True
+        return _packed(flags)
 
     @cached_property
     def free_mask(self) -> npt.NDArray[np.int32]:
@@ -31,7 +76,13 @@ class Vocabulary:
         return _packed(flags)
 
     def mask_of_beginnings(self, text: bytes) -> npt.NDArray[np.int32]:
-        """Return int32 [W]: the tokens that `text` begins with, or that begin with `text`."""
+        """Return int32 [W]: the tokens that `text` begins with, or that begin with `text`; computed once."""
+        mask = self._masks.get(text)
+        if mask is None:
+            mask = self._masks[text] = self._mask_of_beginnings(text)
+        return mask
+
+    def _mask_of_beginnings(self, text: bytes) -> npt.NDArray[np.int32]:
         flags = np.zeros((self.tokenizer.vocab_size + 31) // 32 * 32, np.bool_)
         for token_id, token in enumerate(self.token_bytes):
             if token and (text.startswith(token) or token.startswith(text)):
@@ -114,7 +165,7 @@ def byte_vocabulary() -> Vocabulary:
 def _vocabulary(tokens: _Tokens, ends: list[int]) -> Vocabulary:
     # It asks for these attributes only, whatever its annotation says.
     tokenizer = LLTokenizer(tokens, n_vocab=len(tokens.tokens), eos_token=ends)  # type: ignore[arg-type]
-    return Vocabulary(tokenizer, tokens.tokens)
+    return Vocabulary(tokenizer, tokens.tokens, tokens.special_token_ids)
 
 
 def _packed(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
