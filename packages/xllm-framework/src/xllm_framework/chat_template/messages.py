@@ -11,7 +11,7 @@ The rules:
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from xllm_framework.errors import InvalidRequest
@@ -21,8 +21,12 @@ _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "ref
 """Kind of a content part -> its field that holds the text."""
 
 
-def normalise_messages(messages: Sequence[Any], *, knows_developer_role: bool) -> list[dict[str, Any]]:
+def normalise_messages(
+    messages: Sequence[Any], *, knows_developer_role: bool, media_kinds: Collection[str] = ()
+) -> list[dict[str, Any]]:
     """Return fresh messages by the rules above; the given ones are not changed.
+
+    Content with parts of `media_kinds`, such as image, stays a list: of those, and of text parts.
 
     Raises:
         InvalidRequest: no messages or too many, or one of a wrong shape; names it by its index.
@@ -33,16 +37,21 @@ def normalise_messages(messages: Sequence[Any], *, knows_developer_role: bool) -
         raise InvalidRequest(
             f"messages holds {len(messages)} messages, more than the {MAX_MESSAGES} allowed.", param="messages"
         )
-    return [_normalise(message, f"messages[{index}]", knows_developer_role) for index, message in enumerate(messages)]
+    return [
+        _normalise(message, f"messages[{index}]", knows_developer_role, media_kinds)
+        for index, message in enumerate(messages)
+    ]
 
 
-def _normalise(message: Any, place: str, knows_developer_role: bool) -> dict[str, Any]:
+def _normalise(
+    message: Any, place: str, knows_developer_role: bool, media_kinds: Collection[str]
+) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise InvalidRequest(f"{place} must be an object.", param="messages")
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise InvalidRequest(f"{place}.role must be a non-empty string.", param="messages")
-    result = {**message, "content": _content(message.get("content"), place)}
+    result = {**message, "content": _content(message.get("content"), place, media_kinds)}
     if role == "developer" and not knows_developer_role:
         result["role"] = "system"
     if "reasoning" in message and "reasoning_content" not in message:
@@ -54,13 +63,19 @@ def _normalise(message: Any, place: str, knows_developer_role: bool) -> dict[str
     return result
 
 
-def _content(content: Any, place: str) -> str:
+def _content(content: Any, place: str, media_kinds: Collection[str]) -> str | list[dict[str, Any]]:
     if content is None:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
         raise InvalidRequest(f"{place}.content must be a string or a list of text parts.", param="messages")
+    is_media = [isinstance(part, dict) and part.get("type") in media_kinds for part in content]
+    if any(is_media):
+        return [
+            part if is_medium else {"type": "text", "text": _part_text(part, f"{place}.content[{index}]")}
+            for index, (part, is_medium) in enumerate(zip(content, is_media, strict=True))
+        ]
     return "\n".join(_part_text(part, f"{place}.content[{index}]") for index, part in enumerate(content))
 
 

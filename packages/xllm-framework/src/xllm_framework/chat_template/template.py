@@ -7,7 +7,7 @@ authors decide what they cost. A request's part in that cost is bounded by the t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -57,12 +57,13 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         kwargs: Mapping[str, Any] | None = None,
+        media_kinds: Collection[str] = (),
     ) -> str:
         """Return the prompt for `messages`, which are brought into shape first (see `messages.py`).
 
         `continue_final_message` leaves the last message open, so that the model goes on with it; there is no
         generation prompt then. `kwargs` are further variables for the template: plain values, never templates.
-        Lone surrogates come out as U+FFFD.
+        Lone surrogates come out as U+FFFD. `media_kinds` are types of content parts that the template itself shows.
 
         Raises:
             InvalidRequest: a wrong message, or one that the template refuses, with the template's own words; a name
@@ -70,9 +71,13 @@ class ChatTemplate:
         """
         variables = {**self._special_tokens, **self._checked(kwargs or {})}
         name = TOOL_USE_NAME if tools and TOOL_USE_NAME in self._templates else DEFAULT_NAME
-        chat = normalise_messages(messages, knows_developer_role=name in self._developer_aware)
+        chat = normalise_messages(
+            messages, knows_developer_role=name in self._developer_aware, media_kinds=media_kinds
+        )
         final_text = chat[-1]["content"]
         if continue_final_message:
+            if not isinstance(final_text, str):
+                raise InvalidRequest("A final message with media cannot be continued.", param="continue_final_message")
             chat[-1]["content"] = final_text + _CONTINUE_MARK
         prompt = _render(
             self._templates[name],

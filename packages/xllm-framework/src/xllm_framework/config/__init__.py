@@ -8,6 +8,7 @@ from xllm_framework.config.kv_cache import KVCacheConfig
 from xllm_framework.config.load import LoadConfig
 from xllm_framework.config.model import ModelConfig
 from xllm_framework.config.rec import RecConfig
+from xllm_framework.config.multimodal import MultimodalConfig
 from xllm_framework.config.scheduler import SchedulerConfig
 from xllm_framework.config.service import ServiceConfig
 from xllm_framework.config.sources import XLLMConfig, load_config
@@ -18,6 +19,7 @@ __all__ = [
     "LoadConfig",
     "ModelConfig",
     "RecConfig",
+    "MultimodalConfig",
     "SchedulerConfig",
     "ServiceConfig",
     "XLLMConfig",

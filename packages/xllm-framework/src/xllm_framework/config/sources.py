@@ -16,6 +16,7 @@ from xllm_framework.config.execution import ExecutionConfig
 from xllm_framework.config.kv_cache import KVCacheConfig
 from xllm_framework.config.load import LoadConfig
 from xllm_framework.config.model import ModelConfig
+from xllm_framework.config.multimodal import MultimodalConfig
 from xllm_framework.config.ranges import range_error
 from xllm_framework.config.rec import RecConfig
 from xllm_framework.config.scheduler import SchedulerConfig
@@ -34,6 +35,7 @@ class XLLMConfig:
     kv_cache: KVCacheConfig = field(default_factory=KVCacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
+    multimodal: MultimodalConfig = field(default_factory=MultimodalConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
     rec: RecConfig = field(default_factory=RecConfig)
 
@@ -64,6 +66,7 @@ _CATEGORIES: dict[str, Any] = {
     "kv_cache": KVCacheConfig,
     "scheduler": SchedulerConfig,
     "execution": ExecutionConfig,
+    "multimodal": MultimodalConfig,
     "service": ServiceConfig,
     "rec": RecConfig,
 }
