@@ -6,6 +6,7 @@ Write them anew only when decisions are meant to change, and read the difference
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from xllm_framework.config import SchedulerConfig
 from xllm_framework.kv_cache import BlockManager
@@ -19,25 +20,18 @@ _MIXED = load_trace(FOLDER / "mixed.json")
 _AGENTS = load_trace(FOLDER / "agents.json")
 """Conversations with one system prompt, each turn with the whole of it so far, faster than they can be served."""
 
+
+def _config(**options: Any) -> SchedulerConfig:
+    return SchedulerConfig(**{"priority_strategy": "priority", "max_num_batched_tokens": 512} | options)
+
+
 CASES: dict[str, tuple[Trace, int, SchedulerConfig]] = {
-    "decode_first": (TINY, 400, SchedulerConfig(max_num_batched_tokens=512)),
-    "prefill_first": (TINY, 400, SchedulerConfig(policy="prefill_first", max_num_batched_tokens=512)),
-    "unified": (
-        _MIXED,
-        200,
-        SchedulerConfig(policy="unified", priority_strategy="multi_slo_and_prio", max_num_batched_tokens=512),
-    ),
-    "zero_evict": (
-        _MIXED,
-        120,
-        SchedulerConfig(enable_zero_evict=True, zero_evict_output_tokens=64, max_num_batched_tokens=512),
-    ),
-    "agents": (_AGENTS, 600, SchedulerConfig(max_num_batched_tokens=512, max_prefill_chunk=128)),
-    "agents_overlap": (
-        _AGENTS,
-        600,
-        SchedulerConfig(max_num_batched_tokens=512, max_prefill_chunk=128, enable_schedule_overlap=True),
-    ),
+    "decode_first": (TINY, 400, _config()),
+    "prefill_first": (TINY, 400, _config(policy="prefill_first")),
+    "unified": (_MIXED, 200, _config(policy="unified", priority_strategy="multi_slo_and_prio")),
+    "zero_evict": (_MIXED, 120, _config(enable_zero_evict=True, zero_evict_output_tokens=64)),
+    "agents": (_AGENTS, 600, _config(max_prefill_chunk=128)),
+    "agents_overlap": (_AGENTS, 600, _config(max_prefill_chunk=128, enable_schedule_overlap=True)),
 }
 """Name -> trace, blocks, options."""
 

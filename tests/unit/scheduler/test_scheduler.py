@@ -18,7 +18,9 @@ PROMPT = [3 + 7 * i % 40 for i in range(61)]
 @pytest.mark.parametrize("policy", ["decode_first", "prefill_first"])
 @pytest.mark.parametrize("chunk", [1, 3, 16, 17, 0])
 def test_outputs_do_not_depend_on_chunk_size_or_policy(policy: str, chunk: int) -> None:
-    harness = SchedulerHarness(policy=policy, max_prefill_chunk=chunk, max_num_batched_tokens=20)
+    harness = SchedulerHarness(
+        policy=policy, max_prefill_chunk=chunk, max_num_batched_tokens=20, priority_strategy="fcfs"
+    )
     for number in range(6):
         harness.add(f"r{number}", PROMPT[number * 3 : 50], seed=number, max_tokens=12, ignore_eos=True)
     harness.run()

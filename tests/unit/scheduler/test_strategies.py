@@ -84,7 +84,7 @@ def test_urgency_strategies_part_urgent_starved_late_and_calm() -> None:
 
 
 def test_an_unknown_strategy_is_named_with_those_that_exist() -> None:
-    assert len(STRATEGIES) == 10
+    assert len(STRATEGIES) == 11
     with pytest.raises(InvalidConfig, match=r"fcfs, priority, .*not 'loudest'"):
         find_strategy("loudest")
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from xllm_framework.config import XLLMConfig
+from dataclasses import replace
+
+from xllm_framework.config import SchedulerConfig, XLLMConfig
 from xllm_framework.errors import InvalidConfig
 from xllm_framework.model import ModelArgs
 from xllm_framework.model.source import ModelFiles
+
+CPU_PREFILL_STEP_MS = 75.0
+"""Short enough that a short prompt gets its first token in three times what it takes alone, while long ones are computed. It
+costs those about a tenth of their tokens a second (benchmarks/first_token.py)."""
 
 
 def model_name(config: XLLMConfig, files: ModelFiles) -> str:
@@ -29,3 +35,10 @@ def max_model_len(config: XLLMConfig, args: ModelArgs, num_pool_tokens: int) -> 
             f"max_model_len must leave room for a prompt and an output, but {limit} tokens are too few."
         )
     return limit
+
+
+def scheduler_config(config: SchedulerConfig, device: str) -> SchedulerConfig:
+    """Return the options for an engine on `device`: steps on a CPU are kept short unless the user said how long."""
+    if device != "cpu" or config.prefill_step_ms:
+        return config
+    return replace(config, prefill_step_ms=CPU_PREFILL_STEP_MS)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
+UNLIMITED = 1 << 62
+"""Tokens, where no limit is set."""
+
 
 @dataclass(slots=True)
 class RankBudget:
@@ -12,6 +15,8 @@ class RankBudget:
 
     num_tokens_left: int
     """Tokens that the rank can still compute in the step."""
+    num_prompt_tokens_left: int = UNLIMITED
+    """Of these, tokens of prompts."""
     used_s: float = 0.0
     """Seconds that what is scheduled on it will take, where a latency model is known."""
 
@@ -37,6 +42,8 @@ class StepBudget:
     """False once a waiting sequence was refused, or a running one preempted: nobody else is admitted in this step."""
     is_limiting_decodes: bool = False
     """Whether a decode that does not fit `limit_s` has to wait, too."""
+    is_paced: bool = False
+    """Whether steps are kept short, so that the first token of a short prompt need not wait for chunks of a long one."""
     can_preempt_to_admit: bool = False
     """Whether a waiting sequence of a higher class may take blocks from running ones of a lower class."""
 
@@ -46,5 +53,7 @@ class StepBudget:
     def charge(self, rank: int, num_tokens: int) -> None:
         """Count one scheduled sequence with `num_tokens` tokens."""
         self.ranks[rank].num_tokens_left -= num_tokens
+        if num_tokens > 1:
+            self.ranks[rank].num_prompt_tokens_left -= num_tokens
         self.num_tokens_left -= num_tokens
         self.num_scheduled += 1

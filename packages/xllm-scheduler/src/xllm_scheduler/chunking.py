@@ -24,7 +24,10 @@ class ChunkSizer:
 
     def size(self, start: int, num_uncomputed: int, rank: int, budget: StepBudget) -> int:
         """Return how many of `num_uncomputed` tokens behind `start` others the step computes on `rank`; maybe 0."""
-        return self._within_time(start, min(num_uncomputed, self.max_chunk), num_uncomputed, rank, budget)
+        num_left = budget.ranks[rank].num_prompt_tokens_left
+        if num_left < min(MIN_CHUNK, num_uncomputed) and budget.num_scheduled:
+            return 0
+        return self._within_time(start, min(num_uncomputed, self.max_chunk, num_left), num_uncomputed, rank, budget)
 
     def fits_time(self, start: int, rank: int, budget: StepBudget) -> bool:
         """Whether a decode behind `start` tokens may run; only decodes that are limited are asked."""
@@ -49,11 +52,13 @@ class ChunkSizer:
             if num_left <= 0 or item.sequence.status is SequenceStatus.DECODE:
                 continue
             end = item.start + item.num_scheduled_tokens
-            extra = self._within_time(end, num_left, num_left, rank, budget)
+            most = min(num_left, budget.ranks[rank].num_prompt_tokens_left)
+            extra = self._within_time(end, most, num_left, rank, budget) if most > 0 else 0
             if extra:
                 item.num_scheduled_tokens += extra
                 batch.num_tokens += extra
                 budget.ranks[rank].num_tokens_left -= extra
+                budget.ranks[rank].num_prompt_tokens_left -= extra
                 budget.num_tokens_left -= extra
 
     def _within_time(self, start: int, max_tokens: int, num_uncomputed: int, rank: int, budget: StepBudget) -> int:

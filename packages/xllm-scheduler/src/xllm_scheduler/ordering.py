@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from operator import attrgetter
 
 from xllm_framework.config import SchedulerConfig
@@ -12,6 +13,7 @@ from xllm_scheduler.queue import Order, QueueEntry, WaitingQueue
 from xllm_scheduler.strategies import OrderingStrategy
 
 _ORDER = attrgetter("order")
+_FAR_OFF = 2.0
 
 
 class Ordering:
@@ -20,6 +22,7 @@ class Ordering:
     def __init__(self, strategy: OrderingStrategy, config: SchedulerConfig, latency: LatencyModel) -> None:
         self.strategy = strategy
         self._assessor = ObjectiveAssessor(config, latency)
+        self._seconds_a_token = 1e-6 * latency.per_token_us
 
     @property
     def is_dynamic(self) -> bool:
@@ -31,7 +34,26 @@ class Ordering:
         seniority: Order = (request.is_offline, arrival, sequence.index)
         if self.strategy.rank is not None:
             seniority = (request.is_offline, *self.strategy.rank(request), arrival, sequence.index)
-        return QueueEntry(request, sequence, arrival, seniority, seniority)
+        entry = QueueEntry(request, sequence, arrival, seniority, seniority)
+        if self.strategy.paced_rank is not None:
+            entry.order = self._paced_order(entry)
+        return entry
+
+    def keep_pace(self, seconds_a_token: float, queues: Iterable[WaitingQueue], running: list[QueueEntry]) -> None:
+        """Rank all entries anew if a prompt token takes less than half, or more than twice, what was counted with."""
+        if self.strategy.paced_rank is None or 1 / _FAR_OFF < seconds_a_token / self._seconds_a_token < _FAR_OFF:
+            return
+        self._seconds_a_token = seconds_a_token
+        for entry in [*running, *(entry for queue in queues for entry in queue)]:
+            entry.order = self._paced_order(entry)
+        for queue in queues:
+            queue.reorder()
+        running.sort(key=_ORDER)
+
+    def _paced_order(self, entry: QueueEntry) -> Order:
+        request, rank = entry.request, self.strategy.paced_rank
+        paced = () if rank is None else rank(request, self._seconds_a_token)
+        return (request.is_offline, *paced, entry.arrival, entry.sequence.index)
 
     def reorder(self, waiting: WaitingQueue, running: list[QueueEntry], now_s: float) -> float:
         """Rank everything anew and sort both lists; return the most seconds that the next step should take."""

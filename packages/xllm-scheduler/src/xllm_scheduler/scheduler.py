@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as List
 from copy import copy
@@ -30,9 +31,10 @@ from xllm_scheduler.budget import RankBudget, StepBudget
 from xllm_scheduler.chunking import ChunkSizer
 from xllm_scheduler.latency import LatencyModel, load_latency_model
 from xllm_scheduler.lifecycle import Lifecycle
-from xllm_scheduler.logprobs import owes_prompt_logprobs
+from xllm_scheduler.logprobs import needs_every_position
 from xllm_scheduler.ordering import Ordering
 from xllm_scheduler.overlap import StepAhead
+from xllm_scheduler.pace import StepPace
 from xllm_scheduler.pause import PauseControl, PauseMode, PauseState
 from xllm_scheduler.policies import create_policy
 from xllm_scheduler.policies.online_first import plan_online_first
@@ -89,6 +91,8 @@ class Scheduler:
         self._has_ranks = len(self._blocks) > 1
         self._constant_s = 0.0 if latency is None else latency.constant_s
         self._stats = EngineStats(num_blocks=sum(blocks.num_usable_blocks for blocks in self._blocks))
+        step_s = 1e-3 * config.prefill_step_ms if config.enable_chunked_prefill else 0.0
+        self._pace = StepPace(step_s, self._max_num_tokens)
         self._ordering = Ordering(strategy, config, latency or LatencyModel())
         self._lifecycle = Lifecycle(self._blocks, self._ordering)
         self._chunks = ChunkSizer(config, latency)
@@ -99,7 +103,9 @@ class Scheduler:
         self._pause = PauseControl(self._lifecycle)
         self._ahead = StepAhead(stopping, is_used=config.enable_schedule_overlap)
         self._step = 0
-        self._step_start_s = 0.0
+        self._planned_s: deque[float] = deque()
+        """When the steps that are not settled were planned."""
+        self._settled_s = -math.inf
 
     @property
     def has_work(self) -> bool:
@@ -134,7 +140,7 @@ class Scheduler:
         Call `update` with it next; or, with `enable_schedule_overlap`, `schedule` once more and then `update`, with the
         groups in turn: each group then counts on the results of the one before it.
         """
-        now_s = self._step_start_s = self._clock()
+        now_s = self._clock()
         self._ahead.begin()
         self._step += 1
         lifecycle = self._lifecycle
@@ -147,6 +153,8 @@ class Scheduler:
         if self._pause.may_plan():
             self._fill(batches, now_s)
         group = BatchGroup(batches)
+        if not group.is_empty:
+            self._planned_s.append(now_s)
         self._ahead.plan(group)
         return group
 
@@ -160,9 +168,22 @@ class Scheduler:
             assumptions = self._ahead.settle()
             self._results.apply(group, outputs, assumptions)
             self._lifecycle.remove_finished()
-            self._stats.num_steps += 1
-            self._stats.step_time_s += self._clock() - self._step_start_s
+            self._count_step(group)
         return self._lifecycle.take_deltas()
+
+    def _count_step(self, group: BatchGroup) -> None:
+        """Note how long the step `group` took: since it was planned, or since the step before it ended."""
+        now_s = self._clock()
+        seconds = now_s - max(self._planned_s.popleft(), self._settled_s)
+        self._settled_s = now_s
+        self._stats.num_steps += 1
+        self._stats.step_time_s += seconds
+        if group.num_tokens > sum(len(batch) for batch in group.batches):
+            chunks = (item.num_scheduled_tokens for batch in group.batches for item in batch.scheduled)
+            seconds_a_token = self._pace.observe(sum(num_tokens for num_tokens in chunks if num_tokens > 1), seconds)
+            if seconds_a_token:
+                lifecycle = self._lifecycle
+                self._ordering.keep_pace(seconds_a_token, (lifecycle.waiting, lifecycle.held), lifecycle.running)
 
     def rewind(self, group: BatchGroup) -> BatchGroup:
         """Take back `schedule` after the step `group` failed: a step planned after it is dropped, and will be planned anew.
@@ -170,6 +191,8 @@ class Scheduler:
         Returns what of `group` is still to be computed; `update` with all or part of that follows.
         """
         group, dropped = self._ahead.rewind(group)
+        if not dropped.is_empty:
+            self._planned_s.pop()
         prefilled = {id(item.sequence) for batch in dropped.batches for item in batch}
         for entry in [entry for entry in self._lifecycle.running if id(entry.sequence) in prefilled]:
             if entry.sequence.status is _PREFILL or entry.beams is not None:
@@ -214,6 +237,7 @@ class Scheduler:
             lifecycle = self._lifecycle
             budget.objective_limit_s = self._ordering.reorder(lifecycle.waiting, lifecycle.running, now_s)
         step, admit, charge_time = self._step, self._admission.admit, self._chunks.charge_time
+        ranks = budget.ranks
         for entry in self._candidates(budget):
             if budget.num_tokens_left <= 0:
                 break
@@ -234,8 +258,17 @@ class Scheduler:
                 item = self._continue(entry, budget)
             if item is not None:
                 entry.last_scheduled_step = step
-                batches[sequence.rank].add(item)
-                budget.charge(sequence.rank, item.num_scheduled_tokens)
+                num_tokens = item.num_scheduled_tokens
+                batch = batches[
+                    sequence.rank
+                ]  # what follows is `add` and `charge` in place: it runs for every sequence
+                batch.scheduled.append(item)
+                batch.num_tokens += num_tokens
+                ranks[sequence.rank].num_tokens_left -= num_tokens
+                if num_tokens > 1:
+                    ranks[sequence.rank].num_prompt_tokens_left -= num_tokens
+                budget.num_tokens_left -= num_tokens
+                budget.num_scheduled += 1
                 if self._has_latency:
                     charge_time(item, budget)
         for rank, batch in enumerate(batches):
@@ -248,8 +281,9 @@ class Scheduler:
                 batch.scheduled.sort(key=_is_prefill)
 
     def _new_budget(self) -> StepBudget:
-        ranks = [RankBudget(self._max_num_tokens, self._constant_s) for _ in self._blocks]
-        return StepBudget(ranks, ttft_limit_s=self._ttft_limit_s, tpot_limit_s=self._tpot_limit_s)
+        num_tokens, num_prompt_tokens = self._max_num_tokens, self._pace.num_tokens
+        ranks = [RankBudget(num_tokens, num_prompt_tokens, self._constant_s) for _ in self._blocks]
+        return StepBudget(ranks, self._ttft_limit_s, self._tpot_limit_s, is_paced=self._pace.is_kept)
 
     def _candidates(self, budget: StepBudget) -> Iterator[QueueEntry]:
         lifecycle = self._lifecycle
@@ -266,7 +300,8 @@ class Scheduler:
             if num_tokens == 0:
                 return None
         start, blocks = sequence.num_computed_tokens, self._blocks[sequence.rank]
-        while not blocks.allocate(sequence, start + num_tokens):
+        end = start + num_tokens
+        while end > len(sequence.block_table) * blocks.block_size and not blocks.allocate(sequence, end):
             if blocks.num_allocated_blocks == len(sequence.block_table):
                 if sequence.last_token_id >= 0:
                     lifecycle.end(lifecycle.records[sequence.request_id], sequence, FinishReason.LENGTH)
@@ -326,7 +361,7 @@ class Scheduler:
         Not while its blocks are written to by a step in flight: that step would have to be told.
         """
         request, sequence = entry.request, entry.sequence
-        if sequence.status is not _PREFILL or self._ahead.is_ahead or owes_prompt_logprobs(request, sequence):
+        if sequence.status is not _PREFILL or self._ahead.is_ahead or needs_every_position(request, sequence):
             return
         num_saved = self._blocks[sequence.rank].rematch(sequence, request.cache_salt)
         self._lifecycle.records[request.request_id].num_cached_tokens += num_saved

@@ -1,4 +1,4 @@
-"""Who is served first: ten orders, each a small object. Knows nothing of how many tokens or blocks anyone gets.
+"""Who is served first: eleven orders, each a small object. Knows nothing of how many tokens or blocks anyone gets.
 
 Whatever the strategy, requests that somebody waits for go before offline ones, and equals by arrival.
 """
@@ -13,6 +13,9 @@ from xllm_framework.request import Request
 from xllm_scheduler.objectives import Assessment, Urgency
 from xllm_scheduler.queue import Order
 
+PATIENCE = 10.0
+"""A prompt may be overtaken by shorter ones that come within this many times the time that it takes alone."""
+
 AssessedRank = Callable[[Request, Assessment], Order]
 
 
@@ -20,12 +23,14 @@ AssessedRank = Callable[[Request, Assessment], Order]
 class OrderingStrategy:
     """An order of sequences, smaller ranks first.
 
-    Exactly one of the two ranks is set. All ranks of one strategy have the same length, or differ in their beginning.
+    Exactly one of `rank` and `assessed_rank` is set. All ranks of one strategy have the same length, or differ in their beginning.
     """
 
     name: str
     rank: Callable[[Request], Order] | None = None
     """The rank of a request, which holds for all its life."""
+    paced_rank: Callable[[Request, float], Order] | None = None
+    """Goes before `rank`: of a request and the seconds that a prompt token takes; anew when those are quite different."""
     assessed_rank: AssessedRank | None = None
     """The rank of a sequence in the next step; all are ranked anew before each step."""
     num_class_ranks: int = 0
@@ -60,11 +65,18 @@ def _urgency_priority(request: Request, assessment: Assessment) -> Order:
     return (0.0, float(request.priority), 0.0)
 
 
+def _fair(request: Request, seconds_a_token: float) -> Order:
+    """Return priority, then a time that is later the longer the prompt is: short ones overtake, but not for ever."""
+    num_tokens = request.sequences[0].num_prompt_tokens
+    return (request.priority, request.arrival_time_s + PATIENCE * seconds_a_token * num_tokens)
+
+
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
         OrderingStrategy("fcfs", rank=lambda _: ()),
         OrderingStrategy("priority", rank=lambda request: (request.priority,), num_class_ranks=1),
+        OrderingStrategy("fair", rank=lambda request: (request.priority,), paced_rank=_fair, num_class_ranks=1),
         OrderingStrategy("deadline", assessed_rank=lambda _, a: (a.deadline_s,)),
         OrderingStrategy("sjf", assessed_rank=lambda _, a: (a.estimate_s,)),
         OrderingStrategy("density", assessed_rank=lambda _, a: (-a.density,)),

@@ -8,6 +8,7 @@ from typing import Literal
 PriorityStrategy = Literal[
     "fcfs",
     "priority",
+    "fair",
     "deadline",
     "sjf",
     "density",
@@ -26,8 +27,9 @@ class SchedulerConfig:
     policy: Literal["decode_first", "prefill_first", "unified"] = "decode_first"
     """decode_first mixes decodes with prefill chunks in one step; prefill_first runs them in separate steps; unified takes
     both from one list in the order of `priority_strategy` and may preempt from its end to admit from its front."""
-    priority_strategy: PriorityStrategy = "priority"
-    """Who is served first: fcfs (by arrival), priority (then arrival), or by objectives, as docs/concepts/scheduling.md says."""
+    priority_strategy: PriorityStrategy = "fair"
+    """Who is served first: fcfs (by arrival), priority (then arrival), fair (priority, then arrival, but short prompts overtake
+    long ones for a bounded time), or by objectives, as docs/concepts/scheduling.md says."""
     max_num_seqs: int = 256
     """Sequences that run at once."""
     max_num_batched_tokens: int = 2048
@@ -36,6 +38,9 @@ class SchedulerConfig:
     """Plan each step while the one before it is computed, in a thread of its own; the answers are the same."""
     max_prefill_chunk: int = 0
     """Prompt tokens of one sequence that one step computes at most; 0 is as many as the step takes."""
+    prefill_step_ms: float = 0.0
+    """Milliseconds that a step which computes prompts should take; their chunks are sized by how long the steps before took. 0
+    takes 75 on a CPU, and sets no limit elsewhere."""
     enable_chunked_prefill: bool = True
     """Split prompts over steps; without it a prompt waits until it fits a step whole."""
     share_leftover_tokens: bool = False

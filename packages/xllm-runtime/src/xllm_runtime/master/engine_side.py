@@ -19,6 +19,7 @@ from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import StoppingChecker
 from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine
 from xllm_framework.tokenizer import load_tokenizer
+from xllm_runtime.auto_config import scheduler_config
 from xllm_runtime.constraint import GrammarCompiler
 from xllm_runtime.engine.llm import LLMEngine
 from xllm_runtime.master.constrained_requests import LoopMessage
@@ -33,13 +34,17 @@ logger = logging.getLogger(__name__)
 
 
 def run_engine_side(
-    config: XLLMConfig, files: ModelFiles, inbox: queue.SimpleQueue[LoopMessage], emit: Callable[[FromEngine], None]
+    config: XLLMConfig,
+    files: ModelFiles,
+    inbox: queue.SimpleQueue[LoopMessage],
+    emit: Callable[[FromEngine], None],
+    engine_class: type[LLMEngine] = LLMEngine,
 ) -> None:
     """Load the model, say `EngineReady`, and serve until `Shutdown`. An error is said as `EngineFailed`, never raised."""
     engine: LLMEngine | None = None
     try:
         args = load_model_args(files)
-        engine = LLMEngine(config, files, args)
+        engine = engine_class(config, files, args)
         has_prefix_cache = config.kv_cache.enable_prefix_cache
         block_manager = BlockManager(
             engine.num_blocks,
@@ -49,7 +54,9 @@ def run_engine_side(
         )
         block_manager.can_copy_blocks = engine.can_copy_blocks
         scheduler = Scheduler(
-            config.scheduler, block_manager, StoppingChecker(args.eos_token_ids, engine.max_model_len)
+            scheduler_config(config.scheduler, engine.device),
+            block_manager,
+            StoppingChecker(args.eos_token_ids, engine.max_model_len),
         )
         loop = EngineLoop(
             scheduler,
