@@ -41,6 +41,8 @@ class StepResults:
         self._now_s = self._clock()
         for rank, (batch, output) in enumerate(zip(group.batches, outputs, strict=True)):
             self._apply_batch(batch, output, self._blocks[rank], assumptions)
+            self._stats.num_encoded_media += output.num_encoded_media
+            self._stats.num_cached_media += output.num_cached_media
 
     def _apply_batch(
         self, batch: Batch, output: ForwardOutput, blocks: BlockManager, assumptions: Mapping[int, Assumption]

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from xllm_framework.batch.allowed_tokens import AllowedTokens
 from xllm_framework.batch.batch import Batch, ScheduledSequence
+from xllm_framework.batch.media_rows import MediaRows
 from xllm_framework.batch.sequence_rows import SequenceRows
 from xllm_framework.kv_cache.host_tier import BlockMoves
 
@@ -77,6 +78,8 @@ class ForwardInput:
     """(from, to) block ids, to be copied before anything is written; no block is both."""
     prompt_logprobs: list[tuple[int, int, npt.NDArray[np.int32]]] = field(default_factory=list)
     """(scheduled index s, k, target token ids): the log-probabilities of `target` at the first len(target) rows of s."""
+    media: MediaRows | None = None
+    """Images and videos among the rows; None for text."""
 
     @property
     def num_tokens(self) -> int:

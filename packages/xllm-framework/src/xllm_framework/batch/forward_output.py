@@ -25,5 +25,9 @@ class ForwardOutput:
     ) = None
     """By index of the scheduled sequence: (logprob [T-], top ids [T-, K], top logprobs [T-, K]) of the tokens that follow
     each of its scheduled positions inside the prompt."""
+    num_encoded_media: int = 0
+    """Images and videos that went through the vision tower in this step."""
+    num_cached_media: int = 0
+    """Images and videos whose embeddings were still there."""
     errors: dict[int, str] | None = None
     """By index of the sampled row: why it has no token (logits that are not finite)."""

@@ -41,7 +41,7 @@ def add_media(forward_input: ForwardInput, batch: Batch) -> None:
         if media.positions or media.position_delta:
             positions[:, row : row + end - start] = media.rotary_positions(start, end)
         media_rows.pieces += [
-            (piece.item, piece.first, row + piece.token - start, piece.count) for piece in media.pieces(start, end)
+            (piece.item, piece.first, row + piece.token - start, piece.num_tokens) for piece in media.pieces(start, end)
         ]
     forward_input.positions = positions[0]
     if (positions[0] != positions[1]).any() or (positions[0] != positions[2]).any():

@@ -17,7 +17,7 @@ from xllm_framework.model.model_args import ModelArgs
 from xllm_framework.model.rope_config import rope_settings
 
 MAX_LAYERS = 10_000
-_QKV_BIAS_ALWAYS = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl")
+_QKV_BIAS_ALWAYS = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text")
 _QK_NORM_ALWAYS = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_text")
 _TIED_BY_DEFAULT = (
     *("bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text"),

@@ -46,8 +46,9 @@ class MediaItem(msgspec.Struct, array_like=True, frozen=True):
 
     def array(self) -> npt.NDArray[np.uint8] | npt.NDArray[np.float32]:
         """Return `content` as an array, read-only and without a copy."""
-        kind: type[np.uint8] | type[np.float32] = np.float32 if self.is_embedded else np.uint8
-        return np.frombuffer(self.content, kind).reshape(self.shape)
+        if self.is_embedded:
+            return np.frombuffer(self.content, np.float32).reshape(self.shape)
+        return np.frombuffer(self.content, np.uint8).reshape(self.shape)
 
     def at(self, ranges: list[tuple[int, int]]) -> MediaItem:
         """Return the same content with other place-holders."""

@@ -20,12 +20,12 @@ from xllm_framework.multimodal.media_item import MediaItem
 
 
 class MediaPiece(NamedTuple):
-    """Consecutive embeddings [first, first + count) of `item`, for tokens [token, token + count) of the prompt."""
+    """Consecutive embeddings [first, first + num_tokens) of `item`, for tokens [token, token + num_tokens) of the prompt."""
 
     item: MediaItem
     first: int
     token: int
-    count: int
+    num_tokens: int
 
 
 class PromptMedia(msgspec.Struct, array_like=True, frozen=True):

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from xllm_framework.multimodal.prompt_media import PromptMedia
 from xllm_framework.request.sampling_params import SamplingParams
 from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObjectives
 
@@ -30,6 +31,8 @@ class AddRequest(msgspec.Struct, tag="add", array_like=True, frozen=True):
     cache_salt: str = ""
     is_offline: bool = False
     objectives: ServiceObjectives = NO_OBJECTIVES
+    media: PromptMedia | None = None
+    """Images and videos in the prompt, which has place-holders for them."""
 
 
 class AbortRequests(msgspec.Struct, tag="abort", array_like=True, frozen=True):
@@ -102,6 +105,10 @@ class EngineStats(msgspec.Struct, array_like=True):
     """Prompt tokens looked up in the prefix cache."""
     prefix_cache_hits: int = 0
     """Prompt tokens found there."""
+    num_encoded_media: int = 0
+    """Images and videos that went through a vision tower."""
+    num_cached_media: int = 0
+    """Images and videos whose embeddings a step found in the encoder cache."""
     step_time_s: float = 0.0
     """Time spent in steps, in all."""
     pause_state: PauseState = "running"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy.typing as npt
 
+from xllm_framework.multimodal.prompt_media import PromptMedia
 from xllm_framework.request.sampling_params import SamplingParams
 from xllm_framework.request.sequence import Sequence
 from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObjectives
@@ -25,6 +26,7 @@ class Request:
         "first_scheduled_time_s",
         "first_token_time_s",
         "is_offline",
+        "media",
         "objectives",
         "priority",
         "request_id",
@@ -46,6 +48,7 @@ class Request:
         cache_salt: str = "",
         is_offline: bool = False,
         objectives: ServiceObjectives = NO_OBJECTIVES,
+        media: PromptMedia | None = None,
     ) -> None:
         self.request_id = request_id
         self.sampling = sampling
@@ -58,9 +61,10 @@ class Request:
         self.cache_salt = cache_salt
         self.is_offline = is_offline
         self.objectives = objectives
+        self.media = media
         reserve = min(sampling.max_tokens or 64, 4096)
         self.sequences = [
-            Sequence(request_id, index, prompt_token_ids, reserve) for index in range(sampling.num_sequences)
+            Sequence(request_id, index, prompt_token_ids, reserve, media) for index in range(sampling.num_sequences)
         ]
 
     @property

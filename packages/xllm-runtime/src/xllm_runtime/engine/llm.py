@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from xllm_framework.batch import BatchGroup, ForwardInput, ForwardInputBuilder, ForwardOutput
+from xllm_framework.batch import Batch, BatchGroup, ForwardInput, ForwardInputBuilder, ForwardOutput
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import XLLMError
 from xllm_framework.model import ModelArgs, ModelFiles
@@ -69,7 +69,7 @@ class LLMEngine:
         A step that is sent before the one in front of it is collected may hold that one's tokens as placeholders, where
         the scheduler planned it so; this needs `enable_schedule_overlap`.
         """
-        self._send([self._builder.build(batch) for batch in group.batches])
+        self._send([self._build(batch) for batch in group.batches])
 
     def collect(self) -> list[ForwardOutput]:
         """Wait for the oldest step that was sent; returns and raises as `execute` does."""
@@ -83,6 +83,10 @@ class LLMEngine:
         """Let the workers go; a second call does nothing."""
         for client in self._clients:
             client.close()
+
+    def _build(self, batch: Batch) -> ForwardInput:
+        """Return the input of one rank's batch."""
+        return self._builder.build(batch)
 
     def _send(self, inputs: list[ForwardInput]) -> None:
         for client, forward_input in zip(self._clients, inputs, strict=True):

@@ -25,20 +25,26 @@ class EagerExecutor:
     @torch.inference_mode()
     def forward(self, forward_input: ForwardInput) -> torch.Tensor:
         """See `Executor.forward`."""
-        attention = AttentionMetadata(
-            slot_mapping=self._tensor(forward_input.slot_mapping),
-            block_tables=self._tensor(forward_input.block_tables),
-            query_start=self._tensor(forward_input.query_start),
-            seq_lens=self._tensor(forward_input.seq_lens),
-            max_query_len=forward_input.max_query_len,
-        )
-        token_ids = self._tensor(forward_input.token_ids).to(torch.int64)
-        positions = self._tensor(forward_input.positions).to(torch.int64)
+        attention = attention_metadata(forward_input, self._device)
+        token_ids = _tensor(forward_input.token_ids, self._device).to(torch.int64)
+        positions = _tensor(forward_input.positions, self._device).to(torch.int64)
         return self._model.forward(token_ids, positions, attention)
 
     def decode(self, forward_input: ForwardInput) -> DecodedRows | None:
         """See `Executor.decode`; there is no faster way here."""
         return None
 
-    def _tensor(self, array: npt.NDArray[np.integer]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device, non_blocking=True)
+
+def attention_metadata(forward_input: ForwardInput, device: torch.device) -> AttentionMetadata:
+    """Return what attention needs of a step, on `device`."""
+    return AttentionMetadata(
+        slot_mapping=_tensor(forward_input.slot_mapping, device),
+        block_tables=_tensor(forward_input.block_tables, device),
+        query_start=_tensor(forward_input.query_start, device),
+        seq_lens=_tensor(forward_input.seq_lens, device),
+        max_query_len=forward_input.max_query_len,
+    )
+
+
+def _tensor(array: npt.NDArray[np.integer], device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(array).to(device, non_blocking=True)

@@ -242,4 +242,5 @@ def _request(message: AddRequest) -> Request:
         cache_salt=message.cache_salt,
         is_offline=message.is_offline,
         objectives=message.objectives,
+        media=message.media,
     )

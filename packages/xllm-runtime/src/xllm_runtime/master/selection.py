@@ -19,9 +19,15 @@ from xllm_runtime.master.engine_client import connect_engine
 if TYPE_CHECKING:
     from xllm_runtime.master.llm import LLMMaster
 
-MASTERS = {"llm": "xllm_runtime.master.llm:LLMMaster"}
+MASTERS = {
+    "llm": "xllm_runtime.master.llm:LLMMaster",
+    "vlm": "xllm_runtime.master.vlm:VLMMaster",
+}
 """Backend -> "module:Class"; a master is made by its class method `attach(config, files, client, events)`."""
-ENGINE_SIDES = {"llm": "xllm_runtime.master.engine_side:run_engine_side"}
+ENGINE_SIDES = {
+    "llm": "xllm_runtime.master.engine_side:run_engine_side",
+    "vlm": "xllm_runtime.master.vlm_engine_side:run_vlm_engine_side",
+}
 """Backend -> "module:function" that serves the other end, with the signature of `run_engine_side`."""
 
 

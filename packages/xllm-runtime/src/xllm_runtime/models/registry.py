@@ -25,6 +25,8 @@ MODELS = {
     "MistralForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
     "Qwen2ForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
     "Qwen3ForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
+    "Qwen2VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen25VLForConditionalGeneration",
 }
 """Architecture, as config.json has it -> "module:Class" of the `python` implementation."""
 TRANSFORMERS_MODEL = "xllm_runtime.models.transformers_model:TransformersCausalLM"

@@ -7,6 +7,7 @@ import logging
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.backend import choose_backend
 from xllm_runtime.models.native import explain_native
 from xllm_runtime.platform import NULL_DEVICE, selects_cpu
 from xllm_runtime.torch_extra import INSTALL_TORCH, has_torch
@@ -25,6 +26,8 @@ def start_worker(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> Work
     """
     if config.model.device == NULL_DEVICE:
         return NullWorker(config, args)
+    if choose_backend(config.model, files) == "vlm":
+        return _start_vlm_worker(config, files, args)
     reasons = _explain_native(config, files, args)
     if not reasons:
         from xllm_runtime.worker.native import NativeWorker
@@ -42,6 +45,14 @@ def start_worker(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> Work
     from xllm_runtime.worker.llm import LLMWorker
 
     return LLMWorker(config, files, args)
+
+
+def _start_vlm_worker(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> Worker:
+    if not has_torch():
+        raise UnsupportedModel(f"Serving images needs PyTorch, which is not installed. {INSTALL_TORCH}.")
+    from xllm_runtime.worker.vlm import VLMWorker
+
+    return VLMWorker(config, files, args)
 
 
 def _explain_native(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> list[str]:

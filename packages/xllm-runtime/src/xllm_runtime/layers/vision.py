@@ -1,0 +1,183 @@
+"""Parts of vision towers: norms, attention within segments, feed-forward networks, patches in and merged patches out.
+
+A tower's rows are patches. Knows nothing of grids, windows or checkpoints beyond the names of weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from xllm_runtime.layers.linear import Linear
+from xllm_runtime.layers.operations import Operations
+from xllm_runtime.layers.parameter import WeightTargets, whole_parameter
+
+Activation = Callable[[torch.Tensor], torch.Tensor]
+
+
+def quick_gelu(x: torch.Tensor) -> torch.Tensor:
+    """x sigmoid(1.702 x), as CLIP has it."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    """GELU by its approximation with tanh."""
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": F.gelu,
+    "gelu_pytorch_tanh": gelu_tanh,
+    "quick_gelu": quick_gelu,
+    "silu": F.silu,
+}
+"""By their names in config.json."""
+
+
+class LayerNorm(nn.Module):
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis (Ba et al., 2016)."""
+
+    def __init__(self, size: int, eps: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size, dtype=dtype), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(size, dtype=dtype), requires_grad=False)
+        self._eps = eps
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., size] -> the same, a new tensor."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self._eps)
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield `<prefix>.weight` and `<prefix>.bias`."""
+        yield whole_parameter(f"{prefix}.weight", self, "weight")
+        yield whole_parameter(f"{prefix}.bias", self, "bias")
+
+
+class PatchEmbedding(nn.Module):
+    """A convolution whose stride is its kernel: one matrix product over flat patches [P, channels * volume]."""
+
+    def __init__(self, kernel: Sequence[int], size: int, *, has_bias: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size, 3, *kernel, dtype=dtype), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(size, dtype=dtype), requires_grad=False) if has_bias else None
+
+    def forward(self, patches: torch.Tensor) -> torch.Tensor:
+        """[P, 3 * volume] -> [P, size]."""
+        return F.linear(patches.to(self.weight.dtype), self.weight.flatten(1), self.bias)
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield `<prefix>.weight`, and `<prefix>.bias` if there is one."""
+        yield whole_parameter(f"{prefix}.weight", self, "weight")
+        if self.bias is not None:
+            yield whole_parameter(f"{prefix}.bias", self, "bias")
+
+
+class VisionAttention(nn.Module):
+    """Attention of each patch to all patches of its segment, with rotary positions in two axes."""
+
+    def __init__(self, size: int, num_heads: int, dtype: torch.dtype, operations: Operations) -> None:
+        super().__init__()
+        self.qkv = Linear(size, [("qkv", 3 * size)], has_bias=True, dtype=dtype)
+        self.proj = Linear(size, [("proj", size)], has_bias=True, dtype=dtype)
+        self._num_heads, self._head_dim = num_heads, size // num_heads
+        self._operations = operations
+
+    def forward(self, x: torch.Tensor, lengths: Sequence[int], rotary_table: torch.Tensor) -> torch.Tensor:
+        """[P, size] -> [P, size]; segments of `lengths` patches follow one another, row i turns by row i of the table."""
+        heads = self.qkv(x).view(len(x), 3, self._num_heads, self._head_dim)
+        query, key, value = heads.unbind(1)
+        rows = torch.arange(len(x), device=x.device)
+        self._operations.rotary_embedding(rows, query, key, rotary_table)
+        output: torch.Tensor = self.proj(attend_segments(query, key, value, lengths).flatten(1))
+        return output
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield the tensors under `prefix`."""
+        yield from self.qkv.weight_targets(prefix)
+        yield from self.proj.weight_targets(prefix)
+
+
+def attend_segments(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: Sequence[int]
+) -> torch.Tensor:
+    """Attend within segments that follow one another: three of [P, heads, dim] -> the same.
+
+    Neighbours of equal length are one batch, so sort segments by length where their order is free.
+    """
+    parts = []
+    start = 0
+    for length, equal in groupby(lengths):
+        num_segments = sum(1 for _ in equal)
+        end = start + num_segments * length
+        q, k, v = (
+            rows[start:end].view(num_segments, length, *rows.shape[1:]).transpose(1, 2) for rows in (query, key, value)
+        )
+        parts.append(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1))
+        start = end
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+class VisionMLP(nn.Module):
+    """second(activation(first(x))), or second(activation(gate(x)) * up(x)) where `names` has three parts."""
+
+    def __init__(self, size: int, inner: int, names: Sequence[str], activation: Activation, dtype: torch.dtype) -> None:
+        super().__init__()
+        *first, last = names
+        self.first = Linear(size, [(name, inner) for name in first], has_bias=True, dtype=dtype)
+        self.second = Linear(inner, [(last, size)], has_bias=True, dtype=dtype)
+        self._activation, self._is_gated = activation, len(first) == 2
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[P, size] -> [P, size]."""
+        x = self.first(x)
+        if self._is_gated:
+            gate, up = x.chunk(2, -1)
+            x = self._activation(gate) * up
+        else:
+            x = self._activation(x)
+        output: torch.Tensor = self.second(x)
+        return output
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield the tensors under `prefix`."""
+        yield from self.first.weight_targets(prefix)
+        yield from self.second.weight_targets(prefix)
+
+
+class PatchMerger(nn.Module):
+    """Makes one embedding of each `unit` neighbouring patches: second(gelu(first(norm(x)))).
+
+    `names` are those of the norm and of the two layers; `is_norm_last` norms the joined patches, not single ones.
+    """
+
+    def __init__(
+        self,
+        norm: nn.Module,
+        sizes: tuple[int, int, int],
+        names: Sequence[str],
+        dtype: torch.dtype,
+        *,
+        is_norm_last: bool,
+    ) -> None:
+        super().__init__()
+        size, unit, out_size = sizes
+        self.norm = norm
+        self.first = Linear(size * unit, [(names[1], size * unit)], has_bias=True, dtype=dtype)
+        self.second = Linear(size * unit, [(names[2], out_size)], has_bias=True, dtype=dtype)
+        self._names, self._joined, self._is_norm_last = names, size * unit, is_norm_last
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[P, size] -> [P / unit, out_size]."""
+        x = self.norm(x.view(-1, self._joined) if self._is_norm_last else x).view(-1, self._joined)
+        output: torch.Tensor = self.second(F.gelu(self.first(x)))
+        return output
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield the tensors under `prefix`."""
+        yield from self.norm.weight_targets(f"{prefix}.{self._names[0]}")  # type: ignore[operator]
+        yield from self.first.weight_targets(prefix)
+        yield from self.second.weight_targets(prefix)

@@ -1,0 +1,1 @@
+"""Vision-language models: a vision tower each, and a decoder of `models.llm` behind it."""

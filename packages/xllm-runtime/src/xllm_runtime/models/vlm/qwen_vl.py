@@ -1,0 +1,120 @@
+"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL: a vision tower of the family and a Qwen decoder with positions in three axes.
+
+Embeddings of media take the rows of their place-holders; Qwen3-VL adds more of them after its first layers. Knows nothing
+of when, or how often, the tower runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from xllm_framework.model import ModelArgs
+from xllm_framework.multimodal import MediaItem
+from xllm_runtime.attention import AttentionMetadata
+from xllm_runtime.layers.multimodal_rotary import MultimodalRotaryEmbedding
+from xllm_runtime.layers.parameter import fill_targets
+from xllm_runtime.layers.vision import ACTIVATIONS
+from xllm_runtime.models.interface import KVCacheShape
+from xllm_runtime.models.llama_settings import explain_llama
+from xllm_runtime.models.llm.llama import LlamaForCausalLM
+from xllm_runtime.models.vlm.interface import Additions, Frames
+from xllm_runtime.models.vlm.qwen_tower import QWEN2_5_STYLE, QWEN2_STYLE, QWEN3_STYLE, QwenVisionTower, TowerStyle
+from xllm_runtime.models.vlm.vision_args import qwen_vision_args
+
+_PREFIXES = (("model.language_model.", "model."), ("model.visual.", "visual."))
+"""Newer checkpoints' names -> the ones that the parts know."""
+
+
+class QwenVLForConditionalGeneration(nn.Module):
+    """`VisionLanguageModel` of the family; a subclass names its generation."""
+
+    style: ClassVar[TowerStyle]
+
+    def __init__(self, args: ModelArgs, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.args = args
+        self.visual = QwenVisionTower(qwen_vision_args(args), self.style, dtype)
+        self.language = LlamaForCausalLM(args, dtype, rotary_class=MultimodalRotaryEmbedding)
+
+    @classmethod
+    def explain(cls, args: ModelArgs) -> list[str]:
+        """Return every reason why a model of these arguments cannot be computed here."""
+        activation = qwen_vision_args(args).activation
+        reasons = [] if activation in ACTIVATIONS else [f"the tower's activation {activation!r} is unknown"]
+        return reasons + explain_llama(args)
+
+    @property
+    def num_levels(self) -> int:
+        """See `VisionLanguageModel.num_levels`."""
+        return self.visual.num_levels
+
+    @property
+    def text_model(self) -> LlamaForCausalLM:
+        """See `VisionLanguageModel.text_model`."""
+        return self.language
+
+    def kv_cache_shapes(self) -> list[KVCacheShape]:
+        """See `CausalLM.kv_cache_shapes`."""
+        return self.language.kv_cache_shapes()
+
+    def bind_kv_cache(self, caches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """See `CausalLM.bind_kv_cache`."""
+        self.language.bind_kv_cache(caches)
+
+    def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
+        """See `VisionLanguageModel.encode`."""
+        encoded: list[torch.Tensor] = self.visual([frames(item) for item in items], [item.grid for item in items])
+        return encoded
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See `VisionLanguageModel.embed`."""
+        embedded: torch.Tensor = self.language.embed_tokens(token_ids)
+        return embedded
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
+        """See `CausalLM.forward`."""
+        return self.language.forward(token_ids, positions, attention)
+
+    def forward_embedded(
+        self, x: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata, additions: Additions
+    ) -> torch.Tensor:
+        """See `VisionLanguageModel.forward_embedded`."""
+        return self.language.forward_embedded(x, positions, attention, additions)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `CausalLM.compute_logits`."""
+        return self.language.compute_logits(hidden)
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """See `CausalLM.load_weights`."""
+        targets = [*self.visual.weight_targets("visual"), *self.language.weight_targets()]
+        fill_targets(targets, renamed_weights(weights), self.language.ignores_weight)
+
+
+class Qwen2VLForConditionalGeneration(QwenVLForConditionalGeneration):
+    """Qwen2-VL (Wang et al., 2024)."""
+
+    style = QWEN2_STYLE
+
+
+class Qwen25VLForConditionalGeneration(QwenVLForConditionalGeneration):
+    """Qwen2.5-VL (Bai et al., 2025)."""
+
+    style = QWEN2_5_STYLE
+
+
+class Qwen3VLForConditionalGeneration(QwenVLForConditionalGeneration):
+    """Qwen3-VL (Bai et al., 2025)."""
+
+    style = QWEN3_STYLE
+
+
+def renamed_weights(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield tensors under the names of the first checkpoints of the family, whichever release wrote them."""
+    for name, tensor in weights:
+        prefix, replacement = next((pair for pair in _PREFIXES if name.startswith(pair[0])), ("", ""))
+        yield replacement + name.removeprefix(prefix), tensor

@@ -1,0 +1,50 @@
+"""One rank of a vision-language model: a language model's worker whose executor also takes media.
+
+What may not be added here: see `worker.llm`; how a tower computes (`models.vlm`), what of it is kept (`media_encoder`).
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from xllm_framework.batch import ForwardInput, ForwardOutput
+from xllm_framework.config import XLLMConfig
+from xllm_framework.errors import UnsupportedModel
+from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.executor.multimodal import MultimodalExecutor
+from xllm_runtime.executor.selection import select_executor
+from xllm_runtime.models.vlm.interface import VisionLanguageModel
+from xllm_runtime.processors.normalisations import load_normalisations
+from xllm_runtime.worker.llm import LLMWorker
+from xllm_runtime.worker.loading import select_dtype
+from xllm_runtime.worker.media_encoder import MediaEncoder
+
+
+class VLMWorker(LLMWorker):
+    """See `Worker` for what each method promises.
+
+    Raises:
+        InvalidConfig: the device cannot be used, or the cache has no room.
+        ModelLoadError: the model cannot be loaded, or no implementation serves it.
+    """
+
+    def __init__(self, config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> None:
+        super().__init__(config, files, args)
+        if not hasattr(self._model, "encode"):
+            raise UnsupportedModel(f"{files.name} is served by {self.model_impl}, which takes no images here.")
+        model = cast("VisionLanguageModel", self._model)
+        device = self._platform.device
+        dtype = select_dtype(config.model, args, self._platform)
+        limit = config.multimodal.max_encoder_cache_size
+        self.encoder = MediaEncoder(model, load_normalisations(files, args), dtype, device, limit)
+        text = select_executor(model.text_model, self._platform, config.scheduler.max_num_seqs)
+        self._executor = MultimodalExecutor(text, model, self.encoder, device)
+
+    def execute(self, forward_input: ForwardInput) -> ForwardOutput:
+        """See `Worker.execute`; says also how many media were encoded."""
+        encoder = self.encoder
+        num_encoded, num_found = encoder.num_encoded, encoder.num_found
+        output = super().execute(forward_input)
+        output.num_encoded_media = encoder.num_encoded - num_encoded
+        output.num_cached_media = encoder.num_found - num_found
+        return output

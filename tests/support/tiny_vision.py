@@ -1,0 +1,171 @@
+"""Tiny random vision-language checkpoints made with transformers, pictures for them, and transformers' answers.
+
+Knows nothing of xLLM.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import torch
+
+from support.tiny_checkpoints import _root, randomise
+
+SPECIAL_TOKENS = (
+    *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
+    *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"),
+)
+FIRST_SPECIAL = 256
+IDS = {text: FIRST_SPECIAL + index for index, text in enumerate(SPECIAL_TOKENS)}
+VOCAB_SIZE = 272
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>"
+    "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TEXT = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "bos_token_id": 256,
+    "eos_token_id": 258,
+    "pad_token_id": 256,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+}
+TOKENS = {
+    "image_token_id": IDS["<|image_pad|>"],
+    "video_token_id": IDS["<|video_pad|>"],
+    "vision_start_token_id": IDS["<|vision_start|>"],
+    "vision_end_token_id": IDS["<|vision_end|>"],
+}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "qwen2_vl": {
+        "text_config": TEXT,
+        "vision_config": {"depth": 3, "embed_dim": 32, "num_heads": 2, "hidden_size": 64, "mlp_ratio": 2},
+        **TOKENS,
+    },
+    "qwen2_5_vl": {
+        "text_config": TEXT,
+        "vision_config": {
+            "depth": 3,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_heads": 2,
+            "out_hidden_size": 64,
+            "window_size": 56,
+            "fullatt_block_indexes": [1],
+            "tokens_per_second": 2,
+        },
+        **TOKENS,
+    },
+}
+CLASSES = {
+    "qwen2_vl": "Qwen2VLForConditionalGeneration",
+    "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+}
+PREPROCESSORS: dict[str, dict[str, Any]] = {
+    name: {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "size": {"shortest_edge": 28 * 28 * 4, "longest_edge": 28 * 28 * 64},
+        "patch_size": 14,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+    }
+    for name in ("qwen2_vl", "qwen2_5_vl")
+}
+
+
+@cache
+def tiny_vision_checkpoint(model_type: str) -> Path:
+    """Return the folder of a random float32 model of `model_type`. The folder is shared: copy it before you change it."""
+    import transformers
+
+    folder = Path(tempfile.mkdtemp(dir=_root(), prefix=f"{model_type}-"))
+    config = transformers.AutoConfig.for_model(model_type, **CONFIGS[model_type])
+    model = getattr(transformers, CLASSES[model_type])(config).to(torch.float32)
+    randomise(model, 0)
+    model.save_pretrained(folder)
+    _write_tokenizer(folder)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSORS[model_type]))
+    return folder
+
+
+def _write_tokenizer(folder: Path) -> None:
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={text: index for index, text in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, special=True) for text in SPECIAL_TOKENS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|endoftext|>",
+        "eos_token": "<|im_end|>",
+        "chat_template": CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
+
+
+def picture(seed: int, width: int = 90, height: int = 70) -> PIL.Image.Image:
+    """Return an RGB picture with structure at several scales."""
+    generator = np.random.default_rng(seed)
+    coarse = PIL.Image.fromarray(generator.integers(0, 256, (6, 7, 3), np.uint8)).resize((width, height))
+    noise = generator.integers(0, 60, (height, width, 3), np.uint8)
+    return PIL.Image.fromarray((np.asarray(coarse) // 2 + noise).astype(np.uint8))
+
+
+class Reference:
+    """transformers' model and processors for one checkpoint."""
+
+    def __init__(self, model_type: str) -> None:
+        import transformers
+        from transformers import AutoImageProcessor, AutoTokenizer
+
+        self.folder = tiny_vision_checkpoint(model_type)
+        self.model = getattr(transformers, CLASSES[model_type]).from_pretrained(self.folder, dtype=torch.float32)
+        self.model.eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
+        self.image_processor = AutoImageProcessor.from_pretrained(self.folder)
+
+    def inputs(self, messages: list[dict[str, Any]], images: list[PIL.Image.Image]) -> dict[str, torch.Tensor]:
+        """Return the model's inputs for a conversation whose image parts are `images`, in order."""
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        result: dict[str, torch.Tensor] = {}
+        if images:
+            result = dict(self.image_processor(images=images, return_tensors="pt"))
+            pieces = text.split("<|image_pad|>")
+            counts = (result["image_grid_thw"].prod(-1) // 4).tolist()
+            text = pieces[0] + "".join(
+                "<|image_pad|>" * count + piece for count, piece in zip(counts, pieces[1:], strict=True)
+            )
+        ids = self.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
+        types = (ids == TOKENS["image_token_id"]).long() + 2 * (ids == TOKENS["video_token_id"]).long()
+        return {"input_ids": ids, "mm_token_type_ids": types.int(), **result}
+
+    @torch.inference_mode()
+    def greedy(self, inputs: dict[str, torch.Tensor], num_tokens: int) -> list[int]:
+        """Return the most probable continuation, end tokens included."""
+        output = self.model.generate(
+            **inputs, max_new_tokens=num_tokens, min_new_tokens=num_tokens, do_sample=False, use_cache=True
+        )
+        return output[0, inputs["input_ids"].shape[1] :].tolist()
+
+    @torch.inference_mode()
+    def logits(self, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return float32 [T, vocab]."""
+        return self.model(**inputs).logits[0]
