@@ -139,19 +139,44 @@ void allocate_kv_cache(Decoder& self, int64_t num_blocks, int64_t block_size, co
   self.allocate_kv_cache(num_blocks, block_size, dtype == "bf16" ? CacheType::bfloat16 : CacheType::float32);
 }
 
+void expect_rows(const Tensor& tensor, int64_t num_rows, int64_t size, const char* size_name) {
+  tensor.expect_dims(2);
+  tensor.expect_scalar(Scalar::float32);
+  tensor.expect_size(0, num_rows, "the number of rows");
+  tensor.expect_size(1, size, size_name);
+  tensor.expect_dense_from(0);
+}
+
 void forward(Decoder& self, nb::handle token_ids, nb::handle positions, nb::handle slot_mapping,
              nb::handle query_start, nb::handle seq_lens, nb::handle block_tables, nb::handle rows,
              nb::handle logits_object) {
   const Step step(token_ids, positions, slot_mapping, query_start, seq_lens, block_tables, rows);
   const Tensor logits(logits_object, "logits", Access::write);
-  logits.expect_dims(2);
-  logits.expect_scalar(Scalar::float32);
-  logits.expect_size(0, step.num_rows(), "the number of rows");
-  logits.expect_size(1, self.shape().vocab_size, "vocab_size");
-  logits.expect_dense_from(0);
+  expect_rows(logits, step.num_rows(), self.shape().vocab_size, "vocab_size");
   const StepArgs args = step.args();
   const nb::gil_scoped_release no_gil;
   self.forward(args, static_cast<float*>(logits.memory()));
+}
+
+void hidden(Decoder& self, nb::handle token_ids, nb::handle positions, nb::handle slot_mapping, nb::handle query_start,
+            nb::handle seq_lens, nb::handle block_tables, nb::handle rows, nb::handle hidden_object) {
+  const Step step(token_ids, positions, slot_mapping, query_start, seq_lens, block_tables, rows);
+  const Tensor hidden(hidden_object, "hidden", Access::write);
+  expect_rows(hidden, step.num_rows(), self.shape().hidden_size, "hidden_size");
+  const StepArgs args = step.args();
+  const nb::gil_scoped_release no_gil;
+  self.hidden(args, static_cast<float*>(hidden.memory()));
+}
+
+void logits(Decoder& self, nb::handle hidden_object, nb::handle logits_object) {
+  const Tensor hidden(hidden_object, "hidden");
+  const Tensor logits(logits_object, "logits", Access::write);
+  logits.expect_dims(2);
+  const int64_t num_rows = logits.size(0);
+  expect_rows(logits, num_rows, self.shape().vocab_size, "vocab_size");
+  expect_rows(hidden, num_rows, self.shape().hidden_size, "hidden_size");
+  const nb::gil_scoped_release no_gil;
+  if (num_rows > 0) self.logits(hidden.as<float>(), num_rows, static_cast<float*>(logits.memory()));
 }
 
 void greedy(Decoder& self, nb::handle token_ids, nb::handle positions, nb::handle slot_mapping, nb::handle query_start,
@@ -183,6 +208,9 @@ void add_native(nb::module_& m) {
       .def("allocate_kv_cache", &allocate_kv_cache, "num_blocks"_a, "block_size"_a, "dtype"_a)
       .def("forward", &forward, "token_ids"_a, "positions"_a, "slot_mapping"_a, "query_start"_a, "seq_lens"_a,
            "block_tables"_a, "rows"_a, "logits"_a)
+      .def("hidden", &hidden, "token_ids"_a, "positions"_a, "slot_mapping"_a, "query_start"_a, "seq_lens"_a,
+           "block_tables"_a, "rows"_a, "hidden"_a)
+      .def("logits", &logits, "hidden"_a, "logits"_a)
       .def("greedy", &greedy, "token_ids"_a, "positions"_a, "slot_mapping"_a, "query_start"_a, "seq_lens"_a,
            "block_tables"_a, "rows"_a, "chosen"_a);
 }

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "kv_cache.h"
 #include "step.h"
@@ -52,6 +54,14 @@ class Piece {
   std::vector<int32_t> query_start_, seq_lens_;
   std::vector<int64_t> rows_, outputs_;
 };
+
+// Where row `rows[i]` of a matrix with `size` columns begins.
+std::vector<float*> rows_of(float* matrix, const std::vector<int64_t>& rows, int64_t size) {
+  std::vector<float*> found;
+  found.reserve(rows.size());
+  for (const int64_t row : rows) found.push_back(matrix + row * size);
+  return found;
+}
 
 DecoderShape checked(DecoderShape shape, int64_t num_positions) {
   check_shape(shape, num_positions);
@@ -136,12 +146,27 @@ void Decoder::allocate_kv_cache(int64_t num_blocks, int64_t block_size, CacheTyp
 void Decoder::forward(const StepArgs& args, float* logits) {
   const std::lock_guard lock(state_->mutex);
   const int64_t vocab_size = state_->shape.vocab_size;
-  std::vector<float*> out_rows;
   state_->run(args, [&](StepRunner& runner, const Piece& piece) {
-    out_rows.clear();
-    for (const int64_t output : piece.outputs()) out_rows.push_back(logits + output * vocab_size);
-    runner.logits(piece.rows(), out_rows.data());
+    runner.logits(piece.rows(), rows_of(logits, piece.outputs(), vocab_size).data());
   });
+}
+
+void Decoder::hidden(const StepArgs& args, float* hidden) {
+  const std::lock_guard lock(state_->mutex);
+  const int64_t hidden_size = state_->shape.hidden_size;
+  state_->run(args, [&](StepRunner& runner, const Piece& piece) {
+    runner.hidden(piece.rows(), rows_of(hidden, piece.outputs(), hidden_size).data());
+  });
+}
+
+void Decoder::logits(const float* hidden, int64_t num_rows, float* logits) {
+  const std::lock_guard lock(state_->mutex);
+  if (!state_->weights.is_finished()) throw std::invalid_argument("finish or load_packed must come before logits");
+  const auto [vocab_size, hidden_size] = std::pair(state_->shape.vocab_size, state_->shape.hidden_size);
+  std::vector<int64_t> rows(static_cast<size_t>(num_rows));
+  std::iota(rows.begin(), rows.end(), 0);
+  multiply_store_rows({hidden, hidden_size, num_rows, hidden_size}, state_->weights.head(),
+                      rows_of(logits, rows, vocab_size).data(), state_->memory.stage);
 }
 
 void Decoder::greedy(const StepArgs& args, int32_t* token_ids) {

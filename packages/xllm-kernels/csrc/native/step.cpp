@@ -143,6 +143,20 @@ StageInput StepRunner::select(const std::vector<int64_t>& rows) {
   return {selected, size, num_rows, size, weights_.final_norm(), shape_.rms_norm_eps};
 }
 
+void StepRunner::hidden(const std::vector<int64_t>& rows, float* const* out_rows) {
+  for (size_t i = 0; i < rows.size(); ++i)
+    cpu::kernels().rms_norm({.x = hidden_ + rows[i] * shape_.hidden_size,
+                             .weight = weights_.final_norm(),
+                             .out = out_rows[i],
+                             .num_rows = 1,
+                             .hidden_size = shape_.hidden_size,
+                             .x_row_stride = shape_.hidden_size,
+                             .out_row_stride = shape_.hidden_size,
+                             .eps = shape_.rms_norm_eps,
+                             .dtype = DType::float32},
+                            0, 1);
+}
+
 void StepRunner::logits(const std::vector<int64_t>& rows, float* const* out_rows) {
   multiply_store_rows(select(rows), weights_.head(), out_rows, memory_.stage);
 }

@@ -30,7 +30,9 @@ class StepRunner {
 
   // Runs all layers; the hidden rows [num_tokens, hidden_size] before the last norm stay in memory.
   void run(const StepArgs& args);
-  // Of hidden rows `rows`: logits to out_rows[i][:], or the first most probable token as in Decoder::greedy.
+  // Of hidden rows `rows`: themselves behind the last norm to out_rows[i][:], logits to out_rows[i][:], or the first most
+  // probable token as in Decoder::greedy.
+  void hidden(const std::vector<int64_t>& rows, float* const* out_rows);
   void logits(const std::vector<int64_t>& rows, float* const* out_rows);
   void greedy(const std::vector<int64_t>& rows, int32_t* token_ids);
 

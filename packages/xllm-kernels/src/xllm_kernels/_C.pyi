@@ -76,3 +76,15 @@ class LlamaDecoder:
         rows: Tensor,
         chosen: Tensor,
     ) -> None: ...
+    def hidden(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        slot_mapping: Tensor,
+        query_start: Tensor,
+        seq_lens: Tensor,
+        block_tables: Tensor,
+        rows: Tensor,
+        hidden: Tensor,
+    ) -> None: ...
+    def logits(self, hidden: Tensor, logits: Tensor) -> None: ...

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from xllm_framework.request import RequestOutput, SamplingParams
-    from xllm_runtime.llm import LLM
+    from xllm_runtime.llm import LLM, EmbeddingOutput
 
-__all__ = ["LLM", "RequestOutput", "SamplingParams"]
+__all__ = ["LLM", "EmbeddingOutput", "RequestOutput", "SamplingParams"]
 
 _HOMES = {
     "LLM": "xllm_runtime.llm",
+    "EmbeddingOutput": "xllm_runtime.llm",
     "RequestOutput": "xllm_framework.request",
     "SamplingParams": "xllm_framework.request",
 }

@@ -5,13 +5,16 @@ from __future__ import annotations
 import queue
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, cast
 
+import numpy as np
+import numpy.typing as npt
 from tqdm import tqdm
 
 from xllm_framework.config import XLLMConfig
-from xllm_framework.errors import InvalidRequest, QueueFull, XLLMError
+from xllm_framework.errors import InvalidRequest, QueueFull, RequestFailed, XLLMError
 from xllm_framework.request import RequestOutput, SamplingParams
 from xllm_runtime.master import ChatInput, LLMMaster, PreparedRequest
 
@@ -89,6 +92,53 @@ class LLM:
 
     def close(self) -> None:
         """End the engine and free its memory."""
+    def embed(
+        self, prompts: Prompt | Sequence[Prompt], *, dimensions: int | None = None, use_tqdm: bool | None = None
+    ) -> list[EmbeddingOutput]:
+        """Return the embedding of each prompt (a text, or token ids), in the prompts' order.
+
+        Args:
+            dimensions: cut the vectors to so many numbers, and normalise what is left.
+
+        A prompt that cannot be served does not hold up the others: its result has `error` and `error_kind` set.
+
+        Raises:
+            InvalidRequest: `dimensions` is more than the model has.
+        """
+        batch, pooling = _prompt_list(prompts), self.master.pooling
+        pooling.check_dimensions(dimensions)
+
+        def prepare(index: int) -> PreparedRequest:
+            return pooling.prepare(batch[index], param="prompts", request_id=str(index), is_offline=True)
+
+        outputs = self._run(prepare, len(batch), use_tqdm)
+        return [
+            EmbeddingOutput(
+                None if output.error is not None else pooling.vector(output, dimensions),
+                output.num_prompt_tokens,
+                output.error,
+                output.error_kind,
+            )
+            for output in outputs
+        ]
+
+    def score(
+        self, text_1: str | Sequence[str], text_2: str | Sequence[str], *, use_tqdm: bool | None = None
+    ) -> list[float]:
+        """Return how well texts belong together: one `text_1` with each of `text_2`, or equally many in pairs.
+
+        Raises:
+            InvalidRequest: the model cannot score, or the numbers of texts do not fit.
+            RequestFailed: a pair could not be scored.
+        """
+        pairs, scorer = _pairs(text_1, text_2), self.master.scorer
+        prepared = scorer.prepare(pairs, is_offline=True)
+        outputs = self._run(prepared.__getitem__, len(prepared), use_tqdm)
+        failed = next((output for output in outputs if output.error is not None), None)
+        if failed is not None:
+            raise RequestFailed(failed.error or "")
+        return scorer.scores(pairs, outputs)
+
         self.master.close()
 
     def __enter__(self) -> Self:
@@ -117,6 +167,17 @@ class LLM:
 
 class _Run:
     """One `generate` or `chat` under way. `outputs` holds what each request brought so far, by index."""
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """What `LLM.embed` returns for one prompt."""
+
+    embedding: npt.NDArray[np.float32] | None
+    """float32 [dimensions]; None where the prompt failed."""
+    num_prompt_tokens: int
+    error: str | None = None
+    error_kind: str | None = None
+
+
 
     def __init__(self, master: LLMMaster, num_requests: int) -> None:
         self.outputs: dict[int, RequestOutput] = {}
@@ -189,6 +250,13 @@ def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
+def _pairs(text_1: str | Sequence[str], text_2: str | Sequence[str]) -> list[tuple[str, str]]:
+    first, second = ([texts] if isinstance(texts, str) else list(texts) for texts in (text_1, text_2))
+    if len(first) not in (1, len(second)):
+        raise InvalidRequest(f"text_1 has {len(first)} texts for {len(second)} of text_2.", "text_1")
+    return list(zip(first * len(second) if len(first) == 1 else first, second, strict=True))
+
+
         return [params or SamplingParams()] * count
     if len(params) != count:
         raise InvalidRequest(f"sampling_params has {len(params)} entries for {count} prompts.", "sampling_params")

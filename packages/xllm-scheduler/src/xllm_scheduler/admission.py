@@ -17,7 +17,7 @@ from xllm_framework.request.messages import EngineStats
 from xllm_scheduler.budget import StepBudget
 from xllm_scheduler.chunking import ChunkSizer
 from xllm_scheduler.lifecycle import Lifecycle
-from xllm_scheduler.logprobs import owes_prompt_logprobs
+from xllm_scheduler.logprobs import needs_every_position
 from xllm_scheduler.placement import Placement, find_placements, num_blocks_needed
 from xllm_scheduler.preemption import admission_victims
 from xllm_scheduler.queue import QueueEntry
@@ -63,7 +63,7 @@ class Admission:
         if not budget.can_admit or self._end_unschedulable(entry):
             return None
         request, sequence = entry.request, entry.sequence
-        can_share = self._blocks[0].enable_prefix_cache and not owes_prompt_logprobs(request, sequence)
+        can_share = self._blocks[0].enable_prefix_cache and not needs_every_position(request, sequence)
         for placement in find_placements(self._blocks, request, sequence, budget, can_share=can_share):
             if self._make_room(entry, placement, budget, step):
                 item = self._place(entry, placement, budget)
@@ -79,7 +79,7 @@ class Admission:
         rank, matched, blocks = placement.rank, placement.matched, self._blocks[placement.rank]
         start = len(matched) * blocks.block_size
         num_uncomputed = sequence.num_tokens - start
-        num_tokens = self._chunks.size(start, num_uncomputed, rank, budget)
+        num_tokens = self._chunks.size(start, num_uncomputed, rank, budget, request.media)
         must_be_whole = not self._chunks.can_chunk and sequence.num_preemptions == 0
         if num_tokens == 0 or (must_be_whole and num_tokens < num_uncomputed):
             return None
@@ -93,7 +93,7 @@ class Admission:
             sequence.num_tokens,
             reserve=_reserve(blocks),
             salt=request.cache_salt,
-            is_looked_up=not owes_prompt_logprobs(request, sequence),
+            is_looked_up=not needs_every_position(request, sequence),
         ):
             return None
         if sequence.num_computed_tokens > start:  # more was found in the host's memory

@@ -129,7 +129,7 @@ class Lifecycle:
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         if sequence.index == 0:
-            self.records[sequence.request_id].prompt_logprobs.clear()
+            self.records[sequence.request_id].forget_prompt()
         self.running.remove(entry)
         self.waiting.push(entry)
 
@@ -167,7 +167,7 @@ class Lifecycle:
             if record.followers and record.beams is None:
                 self._enqueue(record, record.followers.pop(0))
         if sequence.index == 0:
-            record.prompt_logprobs.clear()
+            record.forget_prompt()
         self.end(record, sequence, reason, error=error)
 
     def end(
@@ -224,6 +224,7 @@ class Lifecycle:
         if record.prompt_logprobs and sequence.index == 0:
             prompt_logprobs, record.prompt_logprobs = record.prompt_logprobs, []
         reason = sequence.finish_reason
+        pooled = None if record.pooled is None or reason is None else record.pooled.astype("<f4").tobytes()
         self._deltas.append(
             SequenceDelta(
                 sequence.request_id,

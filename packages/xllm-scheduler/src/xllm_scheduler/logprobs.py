@@ -37,8 +37,15 @@ def chunk_logprobs(output: ForwardOutput, index: int, item: ScheduledSequence, n
     ]
 
 
+def needs_every_position(request: Request, sequence: Sequence) -> bool:
+    """Whether something of every prompt position is still to be computed, so that none may come from the prefix cache."""
+    if request.pooling is not None:
+        return request.pooling.needs_every_position
+    return owes_prompt_logprobs(request, sequence)
+
+
 def owes_prompt_logprobs(request: Request, sequence: Sequence) -> bool:
-    """Whether the prompt's log-probabilities are still to be computed, so that no position may be skipped."""
+    """Whether the prompt's log-probabilities are still to be computed."""
     return request.sampling.prompt_logprobs is not None and sequence.index == 0 and has_no_output(sequence)
 
 

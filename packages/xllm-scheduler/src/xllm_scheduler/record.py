@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from xllm_framework.request import Request, Sequence
 from xllm_framework.request.messages import WireLogprob
 from xllm_scheduler.beam import BeamGroup
@@ -29,3 +32,10 @@ class RequestRecord:
     """The beams of a beam search. Its followers never run: they only stand for its results."""
     prompt_logprobs: list[WireLogprob | None] = field(default_factory=list)
     """Collected over the chunks of the prompt; handed out with the first token."""
+    pooled: npt.NDArray[np.float64] | None = None
+    """The sum, so far, of what the prompt's chunks brought a pooling request."""
+
+    def forget_prompt(self) -> None:
+        """Drop what was collected of the prompt, which will be computed anew, or has no use any more."""
+        self.prompt_logprobs.clear()
+        self.pooled = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as List
 
+import numpy as np
+
 from xllm_framework.batch import Batch, BatchGroup, ForwardOutput, ScheduledSequence
 from xllm_framework.errors import RequestFailed
 from xllm_framework.kv_cache import BlockManager
@@ -61,7 +63,7 @@ class StepResults:
                 assumption = assumptions[id(sequence)]
                 is_sampled, is_prefill, is_current = *assumption[:2], assumption.holds(sequence)
             else:
-                is_sampled = end == sequence.num_tokens
+                is_sampled = end == sequence.num_tokens and item.request.pooling is None
                 is_prefill, is_current = sequence.status is _PREFILL, sequence.status is not _FINISHED
             row = next_row
             next_row += is_sampled
@@ -88,6 +90,8 @@ class StepResults:
             if is_prefill:
                 self._apply_prefill(record, index, item, output, is_sampled)
             if not is_sampled:
+                if item.request.pooling is not None:
+                    self._apply_pooling(record, index, item, output)
                 continue
             if record.beams is not None:
                 sampled_beams.setdefault(sequence.request_id, []).append((sequence, row))
@@ -129,6 +133,24 @@ class StepResults:
             if record.request.first_token_time_s is None:
                 record.request.first_token_time_s = self._now_s
             self._lifecycle.start_decode(record, sequence)
+
+    def _apply_pooling(self, record: RequestRecord, index: int, item: ScheduledSequence, output: ForwardOutput) -> None:
+        """Add what a chunk brought a pooling request, and end it with the prompt's last one."""
+        sequence, pooling = item.sequence, item.request.pooling
+        values = None if output.pooled is None else output.pooled.get(index)
+        if values is not None and not np.isfinite(values).all():
+            error = RequestFailed("The hidden states of this prompt are not finite.")
+            self._lifecycle.end_early(record, sequence, FinishReason.ERROR, error)
+            return
+        if values is not None:
+            record.pooled = values.astype(np.float64) if record.pooled is None else record.pooled + values
+        if item.start + item.num_scheduled_tokens < sequence.num_tokens:
+            return
+        if record.pooled is not None and pooling is not None and pooling.kind == "mean":
+            record.pooled /= sequence.num_tokens
+        self._stats.num_prompt_tokens += sequence.num_prompt_tokens
+        record.request.first_token_time_s = self._now_s
+        self._lifecycle.end(record, sequence, FinishReason.STOP)
 
     def _append(
         self, record: RequestRecord, sequence: Sequence, token_id: int, output: ForwardOutput, row: int

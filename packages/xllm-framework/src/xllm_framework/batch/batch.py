@@ -28,8 +28,12 @@ class ScheduledSequence:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether its last scheduled token is its newest, so that the step yields a next token."""
-        return self.start + self.num_scheduled_tokens == self.sequence.num_tokens
+        """Whether its last scheduled token is its newest, so that the step yields a next token.
+
+        Never where the prompt is only to be pooled.
+        """
+        is_complete = self.start + self.num_scheduled_tokens == self.sequence.num_tokens
+        return is_complete and self.request.pooling is None
 
 
 @dataclass(slots=True)

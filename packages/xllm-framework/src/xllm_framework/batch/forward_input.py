@@ -19,6 +19,7 @@ import numpy.typing as npt
 from xllm_framework.batch.allowed_tokens import AllowedTokens
 from xllm_framework.batch.batch import Batch, ScheduledSequence
 from xllm_framework.batch.media_rows import MediaRows
+from xllm_framework.batch.pooled_rows import PooledRows, pooled_rows
 from xllm_framework.batch.sequence_rows import SequenceRows
 from xllm_framework.kv_cache.host_tier import BlockMoves
 
@@ -78,6 +79,8 @@ class ForwardInput:
     """(from, to) block ids, to be copied before anything is written; no block is both."""
     prompt_logprobs: list[tuple[int, int, npt.NDArray[np.int32]]] = field(default_factory=list)
     """(scheduled index s, k, target token ids): the log-probabilities of `target` at the first len(target) rows of s."""
+    pooled: list[PooledRows] = field(default_factory=list)
+    """What of the step's hidden states pooling requests want."""
     media: MediaRows | None = None
     """Images and videos among the rows; None for text."""
 
@@ -123,6 +126,11 @@ class ForwardInputBuilder:
             seq_lens = starts + lengths
         sampled = np.flatnonzero(seq_lens == num_tokens_of)
         rows = self._rows.rows_of(batch)
+        pooled: list[PooledRows] = []
+        is_pooled = self._rows.is_pooled[rows]
+        if is_pooled.any():
+            pooled = pooled_rows(scheduled, query_start)
+            sampled = sampled[~is_pooled[sampled]]
         width = max((len(item.sequence.block_table) for item in scheduled), default=1)
         block_tables = self._rows.block_tables[rows, :width]
         block_ids = block_tables[sequence_of, positions // self._block_size].astype(np.int64)
@@ -139,6 +147,7 @@ class ForwardInputBuilder:
             moves=batch.moves,
             block_copies=batch.block_copies,
             prompt_logprobs=self._prompt_logprobs(scheduled, starts, rows),
+            pooled=pooled,
         )
 
     @staticmethod

@@ -25,6 +25,8 @@ class ForwardOutput:
     ) = None
     """By index of the scheduled sequence: (logprob [T-], top ids [T-, K], top logprobs [T-, K]) of the tokens that follow
     each of its scheduled positions inside the prompt."""
+    pooled: dict[int, npt.NDArray[np.float32]] | None = None
+    """By index of the scheduled sequence: see `PooledRows`."""
     num_encoded_media: int = 0
     """Images and videos that went through the vision tower in this step."""
     num_cached_media: int = 0

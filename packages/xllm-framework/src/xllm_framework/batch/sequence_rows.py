@@ -6,6 +6,7 @@ Knows nothing of a step's inputs: `ForwardInputBuilder` gathers them from here. 
     floats         float32 [6, C]      temperature, top_p, min_p, presence, frequency, repetition penalty
     integers       int32 [4, C]        top_k, num_logprobs, num_prompt_tokens, 1 if it has options that few use
     seeds          uint64 [C]          already mixed with the sequence's index
+    is_pooled      bool [C]            whether nothing is sampled, but hidden states are wanted
 
 Relies on `Sequence.block_table`: a table only grows, and a new list takes its place when blocks are given up.
 """
@@ -40,6 +41,7 @@ class SequenceRows:
         self.floats: npt.NDArray[np.float32] = np.zeros((6, _INITIAL_ROWS), np.float32)
         self.integers: npt.NDArray[np.int32] = np.zeros((4, _INITIAL_ROWS), np.int32)
         self.seeds: npt.NDArray[np.uint64] = np.zeros(_INITIAL_ROWS, np.uint64)
+        self.is_pooled: npt.NDArray[np.bool_] = np.zeros(_INITIAL_ROWS, np.bool_)
         self._row_of: dict[int, int] = {}
         self._tables: list[list[int] | None] = [None] * _INITIAL_ROWS
         """Keeps each row's table alive, so that its id, the key of `_row_of`, stays its own."""
@@ -100,6 +102,7 @@ class SequenceRows:
             item.sequence.num_prompt_tokens,
             bool(params.has_penalties or params.logit_bias or params.min_tokens or params.constraint),
         )
+        self.is_pooled[row] = item.request.pooling is not None
         self.seeds[row] = sequence_seed(item.request, item.sequence)
         return row
 
@@ -117,6 +120,7 @@ class SequenceRows:
         self.floats = _enlarged(self.floats, (6, 2 * num_rows))
         self.integers = _enlarged(self.integers, (4, 2 * num_rows))
         self.seeds = _enlarged(self.seeds, (2 * num_rows,))
+        self.is_pooled = _enlarged(self.is_pooled, (2 * num_rows,))
         self._tables.extend([None] * num_rows)
         self._num_copied.extend([0] * num_rows)
         self._free_rows.extend(range(2 * num_rows - 1, num_rows - 1, -1))

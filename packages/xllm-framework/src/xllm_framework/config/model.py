@@ -8,6 +8,8 @@ from typing import Literal
 Backend = Literal["auto", "llm", "vlm", "dit", "rec"]
 ModelImpl = Literal["auto", "native", "python", "transformers"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+Pooling = Literal["auto", "last", "mean", "cls"]
+Scoring = Literal["auto", "cosine", "yes_no"]
 Quantization = Literal["auto", "none", "bf16", "int8", "int4"]
 
 
@@ -39,3 +41,9 @@ class ModelConfig:
     """How tool calls are found in an answer (names: docs/reference/parsers.md); auto goes by the chat template, none is off."""
     reasoning_parser: str = "auto"
     """How reasoning is told from the answer (names: docs/reference/parsers.md); auto goes by the chat template, none is off."""
+    pooling: Pooling = "auto"
+    """Which hidden states become an embedding: the last token's, the mean of all, the first token's; auto goes by the model's
+    modules.json, and takes the last token's without one."""
+    scoring: Scoring = "auto"
+    """How two texts are scored: cosine of their embeddings, or yes_no, the probability of yes as Qwen3-Reranker answers; auto
+    takes yes_no for models called so. Classifiers score by their one label."""

@@ -13,10 +13,19 @@ import msgspec
 from xllm_framework.errors import ModelLoadError
 from xllm_framework.model.config_fields import ConfigFields
 from xllm_framework.model.json_file import read_json_object, read_json_object_if_there
-from xllm_framework.model.model_args import ModelArgs
+from xllm_framework.model.model_args import Head, ModelArgs
+from xllm_framework.model.pooling import is_embedding_model
 from xllm_framework.model.rope_config import rope_settings
 
 MAX_LAYERS = 10_000
+CLASSIFIER_SUFFIX = "ForSequenceClassification"
+_BARE_LAYERS = {
+    "LlamaModel": "LlamaForCausalLM",
+    "MistralModel": "MistralForCausalLM",
+    "Qwen2Model": "Qwen2ForCausalLM",
+    "Qwen3Model": "Qwen3ForCausalLM",
+}
+"""Classes of layers without a head, and those that compute them."""
 _QKV_BIAS_ALWAYS = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text")
 _QK_NORM_ALWAYS = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_text")
 _TIED_BY_DEFAULT = (
@@ -39,7 +48,8 @@ def load_hf_args(folder: Path) -> ModelArgs:
     outer = ConfigFields(raw, str(path))
     merged = {**raw, **outer.mapping("text_config")}
     config = ConfigFields(merged, str(path))
-    architecture = _architecture(outer, config)
+    named = _architecture(outer, config)
+    head = _head(folder, named)
     model_type = config.text("model_type")
     hidden_size = config.integer("hidden_size", "n_embd", "d_model")
     num_heads = config.integer("num_attention_heads", "n_head", "n_heads", "num_heads")
@@ -54,7 +64,7 @@ def load_hf_args(folder: Path) -> ModelArgs:
     attention_bias = config.flag("attention_bias")
     sliding_window, sliding_window_layers = _sliding_window(config, num_layers)
     return ModelArgs(
-        architecture=architecture,
+        architecture=_BARE_LAYERS.get(named, named),
         model_type=outer.text("model_type", default=model_type),
         vocab_size=config.integer("vocab_size"),
         hidden_size=hidden_size,
@@ -68,7 +78,10 @@ def load_hf_args(folder: Path) -> ModelArgs:
         rope_theta=rope.theta,
         rope_scaling=rope.scaling,
         partial_rotary_factor=rope.partial_rotary_factor,
-        has_tied_embeddings=config.flag("tie_word_embeddings", default=model_type in _TIED_BY_DEFAULT),
+        head=head,
+        num_labels=_num_labels(config) if head == "classifier" else 0,
+        has_tied_embeddings=head != "language"
+        or config.flag("tie_word_embeddings", default=model_type in _TIED_BY_DEFAULT),
         has_qkv_bias=attention_bias or model_type in _QKV_BIAS_ALWAYS,
         has_output_bias=attention_bias and model_type not in _QKV_BIAS_ALWAYS,
         has_mlp_bias=config.flag("mlp_bias"),
@@ -88,6 +101,18 @@ def _architecture(outer: ConfigFields, config: ConfigFields) -> str:
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         outer.fail("the field architectures is missing or is not a list of class names")
     return architectures[0]
+
+
+def _head(folder: Path, architecture: str) -> Head:
+    if architecture.endswith(CLASSIFIER_SUFFIX):
+        return "classifier"
+    return "none" if architecture in _BARE_LAYERS or is_embedding_model(folder) else "language"
+
+
+def _num_labels(config: ConfigFields) -> int:
+    """Return how many outputs a classifier has: transformers counts the names of the labels, two by default."""
+    names = config.mapping("id2label")
+    return len(names) if names else config.integer("num_labels", default=2)
 
 
 def _head_dim(config: ConfigFields, model_type: str, hidden_size: int, num_heads: int) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+Head = Literal["language", "classifier", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +25,8 @@ class ModelArgs:
     """Shape and constants of a decoder-only transformer, from config.json or from GGUF metadata."""
 
     architecture: str
-    """Class name as in config.json's `architectures`, e.g. LlamaForCausalLM; GGUF names are mapped to these."""
+    """Class name as in config.json's `architectures`, e.g. LlamaForCausalLM; GGUF names, and those of bare layers
+    (Qwen3Model), are mapped to these."""
     model_type: str
     vocab_size: int
     hidden_size: int
@@ -37,7 +40,12 @@ class ModelArgs:
     rope_theta: float = 10000.0
     rope_scaling: RopeScaling = field(default_factory=RopeScaling)
     partial_rotary_factor: float = 1.0
+    head: Head = "language"
+    """What stands behind the layers: logits of the next token, one output a label, or nothing (an embedding model)."""
+    num_labels: int = 0
+    """Outputs of a classifier."""
     has_tied_embeddings: bool = False
+    """Whether the head, if there is one, is the embedding; always so where `head` is not `language`."""
     has_qkv_bias: bool = False
     """Biases on the q, k and v projections."""
     has_output_bias: bool = False

@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 
 from xllm_framework.multimodal.prompt_media import PromptMedia
+from xllm_framework.request.pooling_params import PoolingParams
+from xllm_framework.request.rec_messages import AddSearch, CatalogueChanged, ChangeCatalogue, FoundPaths
 from xllm_framework.request.sampling_params import SamplingParams
 from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObjectives
 
@@ -31,6 +33,8 @@ class AddRequest(msgspec.Struct, tag="add", array_like=True, frozen=True):
     cache_salt: str = ""
     is_offline: bool = False
     objectives: ServiceObjectives = NO_OBJECTIVES
+    pooling: PoolingParams | None = None
+    """Return a vector of the prompt, and generate nothing."""
     media: PromptMedia | None = None
     """Images and videos in the prompt, which has place-holders for them."""
 
@@ -87,6 +91,8 @@ class SequenceDelta(msgspec.Struct, array_like=True, frozen=True):
 
 
 class EngineStats(msgspec.Struct, array_like=True):
+    pooled: bytes | None = None
+    """The vector of a pooling request, little-endian float32, with its last delta."""
     """Gauges of the moment and counters since the start (never decreasing)."""
 
     num_running: int = 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from xllm_framework.request.status import FinishReason
 
 
@@ -31,6 +34,8 @@ class SequenceOutput:
     """The stop token id or stop string that ended it, when one did and it was the request's own."""
     num_output_tokens: int = 0
     """Tokens generated in all so far, the ending token included."""
+    pooled: npt.NDArray[np.float32] | None = None
+    """The vector of a pooling request, with its last output."""
 
     def extend(self, delta: SequenceOutput) -> None:
         """Add a later delta of the same sequence."""
@@ -41,6 +46,7 @@ class SequenceOutput:
         self.finish_reason = delta.finish_reason
         self.stop_reason = delta.stop_reason
         self.num_output_tokens = delta.num_output_tokens
+        self.pooled = delta.pooled
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy.typing as npt
 
 from xllm_framework.multimodal.prompt_media import PromptMedia
+from xllm_framework.request.pooling_params import PoolingParams
 from xllm_framework.request.sampling_params import SamplingParams
 from xllm_framework.request.sequence import Sequence
 from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObjectives
@@ -16,7 +17,8 @@ class Request:
     `arrival_time_s` and `deadline_s` are readings of the engine's clock (seconds, monotonic); `deadline_s` None means
     none. A smaller `priority` is served first. `cache_salt` separates prefix-cache entries: only requests with an equal
     salt share blocks. `objectives` are latencies to aim at, which never end a request. `first_token_time_s` is set with
-    the first token of any of its sequences.
+    the first token of any of its sequences. With `pooling` nothing is generated: the prompt becomes a vector. `media`
+    are the images and videos that place-holders of the prompt stand for; None for a text.
     """
 
     __slots__ = (
@@ -28,6 +30,7 @@ class Request:
         "is_offline",
         "media",
         "objectives",
+        "pooling",
         "priority",
         "request_id",
         "sampling",
@@ -48,6 +51,7 @@ class Request:
         cache_salt: str = "",
         is_offline: bool = False,
         objectives: ServiceObjectives = NO_OBJECTIVES,
+        pooling: PoolingParams | None = None,
         media: PromptMedia | None = None,
     ) -> None:
         self.request_id = request_id
@@ -61,6 +65,7 @@ class Request:
         self.cache_salt = cache_salt
         self.is_offline = is_offline
         self.objectives = objectives
+        self.pooling = pooling
         self.media = media
         reserve = min(sampling.max_tokens or 64, 4096)
         self.sequences = [

@@ -125,6 +125,27 @@ class LlamaDecoder:
         token_ids: Int32s,
         positions: Int32s,
         slot_mapping: Int64s,
+    def hidden(
+        self,
+        token_ids: Int32s,
+        positions: Int32s,
+        slot_mapping: Int64s,
+        query_start: Int32s,
+        seq_lens: Int32s,
+        block_tables: Int32s,
+        rows: Int64s,
+    ) -> npt.NDArray[np.float32]:
+        """As `forward`, but return the hidden states [R, hidden] of `rows`, behind the last norm."""
+        hidden = np.empty((len(rows), self.shape.hidden_size), np.float32)
+        self._decoder.hidden(token_ids, positions, slot_mapping, query_start, seq_lens, block_tables, rows, hidden)
+        return hidden
+
+    def logits(self, hidden: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Return the logits [R, vocab] of what `hidden` returned, [R, hidden]: those that `forward` gives."""
+        logits = np.empty((len(hidden), self.shape.vocab_size), np.float32)
+        self._decoder.logits(hidden, logits)
+        return logits
+
         query_start: Int32s,
         seq_lens: Int32s,
         block_tables: Int32s,

@@ -79,7 +79,7 @@ def _merged(parts: list[tuple[ScheduledSequence, ForwardOutput]]) -> ForwardOutp
         merged.top_ids = np.zeros((num_rows, width), np.int32)
         merged.top_logprobs = np.zeros((num_rows, width), np.float32)
     errors: dict[int, str] = {}
-    prompt_logprobs = {}
+    prompt_logprobs, pooled = {}, {}
     row = 0
     for index, output in enumerate(outputs):
         rows = slice(row, row + len(output.token_ids))
@@ -91,7 +91,10 @@ def _merged(parts: list[tuple[ScheduledSequence, ForwardOutput]]) -> ForwardOutp
         errors |= {row + at: message for at, message in (output.errors or {}).items()}
         if output.prompt_logprobs:
             prompt_logprobs[index] = output.prompt_logprobs[0]
+        if output.pooled:
+            pooled[index] = output.pooled[0]
         row = rows.stop
     merged.errors = errors or None
     merged.prompt_logprobs = prompt_logprobs or None
+    merged.pooled = pooled or None
     return merged

@@ -14,8 +14,9 @@ from typing import Unpack
 
 from xllm_framework.chat_template import ChatTemplate, load_chat_template
 from xllm_framework.config import XLLMConfig
-from xllm_framework.errors import QueueFull, ShuttingDown
+from xllm_framework.errors import InvalidRequest, QueueFull, ShuttingDown
 from xllm_framework.model import ModelArgs, load_model_args
+from xllm_framework.model.pooling import DEFAULT_POOLING, PoolingSettings, load_pooling
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import SamplingParams
 from xllm_framework.request.messages import (
@@ -33,8 +34,10 @@ from xllm_runtime.master.chat_input import ChatInput
 from xllm_runtime.master.dispatcher import AbortTarget, DispatcherEvent, OnOutput, RequestOutputDispatcher
 from xllm_runtime.master.engine_client import EngineClient
 from xllm_runtime.master.failures import wait_ready
+from xllm_runtime.master.pooling_requests import PoolingRequests
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
 from xllm_runtime.master.request_factory import RequestFactory
+from xllm_runtime.master.scoring import select_scorer
 
 logger = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 10.0
@@ -57,6 +60,7 @@ class LLMMaster:
         model_args: ModelArgs,
         tokenizer: Tokenizer,
         chat_template: ChatTemplate | None,
+        pooling: PoolingSettings = DEFAULT_POOLING,
     ) -> None:
         self.config = config
         self.ready = ready
@@ -74,6 +78,10 @@ class LLMMaster:
             vocab_size=ready.vocab_size,
             seed=config.scheduler.seed,
         )
+        self.pooling = PoolingRequests(self._factory, model_args, pooling)
+        """Embeddings of prompts."""
+        self.scorer = select_scorer(config.model, model_name, model_args, tokenizer, self._factory, self.pooling)
+        """Scores of pairs of texts."""
         self._max_in_flight = config.scheduler.max_num_seqs + config.scheduler.max_num_waiting
         self._failure_callbacks: list[Callable[[str], None]] = []
         self._lock = threading.Lock()
@@ -101,6 +109,7 @@ class LLMMaster:
             XLLMError: the model cannot be served; the class and the sentence are the engine side's own.
         """
         args = load_model_args(files)
+        pooling = load_pooling(files, config.model)
         tokenizer = load_tokenizer(files)
         chat_template = load_chat_template(files, config.model.chat_template)
         return cls(
@@ -112,6 +121,7 @@ class LLMMaster:
             model_args=args,
             tokenizer=tokenizer,
             chat_template=chat_template,
+            pooling=pooling,
         )
 
     def prepare_completion(
@@ -127,12 +137,14 @@ class LLMMaster:
         Raises:
             InvalidRequest, RequestTooLong: it cannot be served; `param` names the field.
         """
+        self._check_generates()
         return self._factory.from_prompt(prompt, params, add_special_tokens=add_special_tokens, **options)
 
     def prepare_chat(
         self, chat: ChatInput, params: SamplingParams, **options: Unpack[RequestOptions]
     ) -> PreparedRequest:
         """Apply the chat template, then do as `prepare_completion` does, and raise as it does."""
+        self._check_generates()
         return self._factory.from_chat(chat, params, **options)
 
     def submit(self, prepared: PreparedRequest, on_output: OnOutput) -> None:
@@ -207,6 +219,10 @@ class LLMMaster:
         self._dispatcher.cancel_all()
         self._client.close(CLOSE_TIMEOUT_S)
         self._dispatcher.close()
+
+    def _check_generates(self) -> None:
+        if self.model_args.head != "language":
+            raise InvalidRequest("This model generates no text: ask it for embeddings or scores.", "model")
 
     def _abort(self, targets: list[AbortTarget]) -> None:
         self._client.send(AbortRequests(targets))

@@ -243,4 +243,5 @@ def _request(message: AddRequest) -> Request:
         is_offline=message.is_offline,
         objectives=message.objectives,
         media=message.media,
+        pooling=message.pooling,
     )

@@ -17,12 +17,14 @@ from xllm_framework.chat_template import ChatTemplate
 from xllm_framework.errors import InvalidRequest, RequestTooLong
 from xllm_framework.request import NO_OBJECTIVES, SamplingParams
 from xllm_framework.request.messages import AddRequest
+from xllm_framework.request.pooling_params import PoolingParams
 from xllm_framework.tokenizer import Tokenizer
 from xllm_runtime.constraint import ConstraintChecker
 from xllm_runtime.master.chat_input import ChatInput
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
 
 _MASK = (1 << 64) - 1
+_NO_OUTPUT = SamplingParams(max_tokens=0, temperature=0.0)
 
 
 class RequestFactory:
@@ -69,7 +71,7 @@ class RequestFactory:
             InvalidRequest, RequestTooLong: the request cannot be served; `param` names the field.
         """
         if isinstance(prompt, str):
-            token_ids = self._encode(prompt, "prompt", add_special_tokens=add_special_tokens)
+            token_ids = self._encode(prompt, "prompt", add_special_tokens=add_special_tokens, limit=self._max_model_len)
             return self._prepare(prompt, token_ids, sampling, "prompt", True, options)
         return self._prepare(None, prompt, sampling, "prompt", True, options)
 
@@ -92,13 +94,51 @@ class RequestFactory:
         )
         if sampling.constraint is not None:
             sampling = msgspec.structs.replace(sampling, constraint=sampling.constraint.after(prompt))
-        token_ids = self._encode(prompt, "messages", add_special_tokens=False)
+        token_ids = self._encode(prompt, "messages", add_special_tokens=False, limit=self._max_model_len)
         return self._prepare(prompt, token_ids, sampling, "messages", chat.continue_final_message, options)
 
-    def _encode(self, text: str, param: str, *, add_special_tokens: bool) -> list[int]:
-        """Return the token ids of `text`; one that cannot fit, however it is cut into tokens, is not cut at all."""
-        limit = self._max_model_len
-        if len(text) > limit and len(text) > self._tokenizer.max_text_length(limit):
+    def from_pooling(
+        self,
+        prompt: str | list[int],
+        pooling: PoolingParams,
+        *,
+        param: str,
+        truncate_to: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> PreparedRequest:
+        """Return the request for a vector of a text or of token ids, cut to `truncate_to` tokens; raises as `from_prompt`.
+
+        `param` is what the caller calls the prompt.
+        """
+        if isinstance(prompt, str):
+            limit = self._max_model_len if truncate_to is None else None
+            if truncate_to is not None:
+                prompt = prompt[: self._tokenizer.max_text_length(truncate_to + 1)]
+            token_ids = self._encode(prompt, param, add_special_tokens=True, limit=limit)
+            if truncate_to is not None and len(token_ids) > truncate_to:
+                token_ids = self._truncated(prompt, token_ids, truncate_to)
+        else:
+            token_ids = prompt[:truncate_to]
+        self._check_tokens(token_ids, param)
+        if len(token_ids) > self._max_model_len:
+            raise RequestTooLong(
+                f"{param} has {len(token_ids)} tokens, more than max_model_len {self._max_model_len}.", param
+            )
+        message = msgspec.structs.replace(self._message(token_ids, _NO_OUTPUT, options), pooling=pooling)
+        text = prompt if isinstance(prompt, str) else None
+        return PreparedRequest(message, text, options.get("request_id"))
+
+    def _truncated(self, text: str, token_ids: list[int], limit: int) -> list[int]:
+        """Return the first `limit` tokens, but all that the tokenizer adds before and behind the text."""
+        plain = self._tokenizer.encode(text, add_special_tokens=False)
+        num_added = len(token_ids) - len(plain)
+        before = next((at for at in range(num_added + 1) if token_ids[at : at + len(plain)] == plain), num_added)
+        kept = max(0, limit - num_added)
+        return (token_ids[: before + kept] + token_ids[before + len(plain) :])[:limit]
+
+    def _encode(self, text: str, param: str, *, add_special_tokens: bool, limit: int | None) -> list[int]:
+        """Return the token ids of `text`; one that cannot fit `limit`, however it is cut into tokens, is not cut at all."""
+        if limit is not None and len(text) > limit and len(text) > self._tokenizer.max_text_length(limit):
             raise RequestTooLong(
                 f"{param} has {len(text)} characters, more than the {limit} tokens of max_model_len can hold.", param
             )
@@ -114,9 +154,13 @@ class RequestFactory:
         options: RequestOptions,
     ) -> PreparedRequest:
         self._check(token_ids, sampling, param)
+        message = self._message(token_ids, sampling, options)
+        return PreparedRequest(message, prompt, options.get("request_id"), is_continuation)
+
+    def _message(self, token_ids: list[int], sampling: SamplingParams, options: RequestOptions) -> AddRequest:
         number = next(self._numbers)
         request_id = options.get("request_id")
-        message = AddRequest(
+        return AddRequest(
             request_id=f"request-{number}" if request_id is None else f"{request_id}-{number}",
             prompt_token_ids=token_ids,
             sampling=sampling,
@@ -128,15 +172,17 @@ class RequestFactory:
             is_offline=options.get("is_offline", False),
             objectives=options.get("objectives", NO_OBJECTIVES),
         )
-        return PreparedRequest(message, prompt, request_id, is_continuation)
 
-    def _check(self, token_ids: list[int], sampling: SamplingParams, param: str) -> None:
+    def _check_tokens(self, token_ids: list[int], param: str) -> None:
         if not token_ids:
             raise InvalidRequest(f"{param} must hold at least one token.", param)
         lowest, highest = min(token_ids), max(token_ids)
         if lowest < 0 or highest >= self._vocab_size:
             wrong = lowest if lowest < 0 else highest
             raise InvalidRequest(f"{param} holds token id {wrong}, but ids go from 0 to {self._vocab_size - 1}.", param)
+
+    def _check(self, token_ids: list[int], sampling: SamplingParams, param: str) -> None:
+        self._check_tokens(token_ids, param)
         sampling.check_vocabulary(self._vocab_size)
         if sampling.constraint is not None:
             self._constraints.check(sampling.constraint)

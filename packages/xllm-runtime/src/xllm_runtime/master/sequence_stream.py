@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from xllm_framework.request import FinishReason, SamplingParams, SequenceOutput, TokenLogprob
 from xllm_framework.request.messages import SequenceDelta, WireLogprob
 from xllm_framework.tokenizer import IncrementalDetokenizer, StopStringMatcher, Tokenizer
@@ -49,6 +51,8 @@ class SequenceStream:
         output = SequenceOutput(self._index, text, token_ids, num_output_tokens=self.num_output_tokens)
         if delta.logprobs is not None:
             output.logprobs = [token_logprob(entry) for entry in delta.logprobs[: len(token_ids)]]
+        if delta.pooled is not None:
+            output.pooled = np.frombuffer(delta.pooled, "<f4")
         if stop_string is not None:
             output.finish_reason = FinishReason.STOP
             output.stop_reason = stop_string

@@ -18,4 +18,6 @@ def explain_llama(args: ModelArgs) -> list[str]:
     if args.raw.get("quantization_config"):
         method = args.raw["quantization_config"].get("quant_method", "unknown")
         reasons.append(f"the weights are quantised ({method})")
+    if args.raw.get("is_causal") is False:
+        reasons.append("its tokens attend to later ones")
     return reasons

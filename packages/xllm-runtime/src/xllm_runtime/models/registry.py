@@ -25,6 +25,15 @@ MODELS = {
     "MistralForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
     "Qwen2ForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
     "Qwen3ForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
+    **dict.fromkeys(
+        (
+            "LlamaForSequenceClassification",
+            "MistralForSequenceClassification",
+            "Qwen2ForSequenceClassification",
+            "Qwen3ForSequenceClassification",
+        ),
+        "xllm_runtime.models.llm.llama_classifier:LlamaForSequenceClassification",
+    ),
     "Qwen2VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen25VLForConditionalGeneration",
 }

@@ -6,8 +6,10 @@ Imports no torch; see `reading` for tensors that torch computes with.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.weights.bare_layers import full_name
 from xllm_runtime.weights.checkpoint_folder import checkpoint_files
 from xllm_runtime.weights.gguf_tensors import gguf_tensors
 from xllm_runtime.weights.raw_tensor import RawTensor
@@ -22,4 +24,5 @@ def raw_weights(files: ModelFiles, args: ModelArgs) -> Iterator[RawTensor]:
     for path, names in checkpoint_files(files.path):
         file = MappedSafetensors(path)
         for name in file.entries if names is None else names:
-            yield file.raw(name)
+            raw = file.raw(name)
+            yield replace(raw, name=full_name(name, args))

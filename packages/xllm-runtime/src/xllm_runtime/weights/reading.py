@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from xllm_framework.config import LoadConfig
 from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.weights.bare_layers import full_name
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,8 @@ def load_weights(
     if files.kind == "hf":
         from xllm_runtime.weights.safetensors_file import folder_weights
 
-        yield from folder_weights(files.path)
+        for name, tensor in folder_weights(files.path):
+            yield full_name(name, args), tensor
     else:
         from xllm_runtime.weights.gguf_weights import gguf_weights
 

@@ -26,6 +26,7 @@ from xllm_runtime.platform import select_platform
 from xllm_runtime.sampling.logprob_rows import LogprobRows
 from xllm_runtime.sampling.logprobs import prompt_logprobs
 from xllm_runtime.sampling.most_probable import most_probable_output, takes_most_probable
+from xllm_runtime.sampling.pooling import pool
 from xllm_runtime.sampling.sampler import sample
 from xllm_runtime.worker.block_copy import copy_blocks
 from xllm_runtime.worker.kv_cache import CacheDemand, block_bytes, num_blocks_that_fit
@@ -82,7 +83,7 @@ class LLMWorker:
 
     @torch.inference_mode()
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
-        """Forward, logits of the sampled rows, tokens; then the log-probabilities of prompt tokens that were asked for."""
+        """Forward, logits of the sampled rows, tokens; then what was asked for of prompts."""
         copy_blocks(self._caches, forward_input.block_copies)
         decoded = self._executor.decode(forward_input)
         if decoded is not None:
@@ -92,6 +93,8 @@ class LLMWorker:
         output = sample(logits, forward_input.sampling)
         if forward_input.prompt_logprobs:
             output.prompt_logprobs = {**self._prompt_logprobs(forward_input, hidden)}
+        if forward_input.pooled:
+            output.pooled = pool(hidden, forward_input.pooled, self._model.compute_logits)
         return output
 
     @staticmethod

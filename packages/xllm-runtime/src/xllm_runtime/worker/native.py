@@ -76,14 +76,31 @@ class NativeWorker:
         raise InvalidConfig(f"The native implementation cannot move its blocks ({moves}).")
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
-        """Forward and tokens in one call, or logits and tokens; then the log-probabilities of prompt tokens."""
-        if takes_most_probable(forward_input.sampling):
+        """Forward and tokens in one call, or logits and tokens; then what was asked for of prompts."""
+        if forward_input.pooled:
+            output = self._execute_pooling(forward_input)
+        elif takes_most_probable(forward_input.sampling):
             output = self._execute_greedy(forward_input)
         else:
             logits = self._decoder.forward(*_arrays(forward_input), forward_input.sample_rows)
             output = sample(logits, forward_input.sampling)
         if forward_input.prompt_logprobs:
             output.prompt_logprobs = {**self._prompt_logprobs(forward_input)}
+        return output
+
+    def _execute_pooling(self, forward_input: ForwardInput) -> ForwardOutput:
+        """Compute the hidden states of all rows that somebody wants; then tokens, and what prompts are pooled from."""
+        sampled, pooled = forward_input.sample_rows, forward_input.pooled
+        wanted = np.concatenate([sampled, *(np.arange(rows.first, rows.end) for rows in pooled)])
+        hidden = self._decoder.hidden(*_arrays(forward_input), wanted)
+        output = sample(self._decoder.logits(hidden[: len(sampled)]), forward_input.sampling)
+        output.pooled = {}
+        row = len(sampled)
+        for rows in pooled:
+            part = hidden[row : row + rows.end - rows.first]
+            row += len(part)
+            logit_ids = list(rows.logit_ids)
+            output.pooled[rows.index] = self._decoder.logits(part)[0, logit_ids] if logit_ids else part.sum(0)
         return output
 
     def _execute_greedy(self, forward_input: ForwardInput) -> ForwardOutput:

@@ -19,11 +19,12 @@ _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 
 
 class NullWorker:
-    """See `Worker`. Every log-probability is 0, as of a model that is certain."""
+    """See `Worker`. Every log-probability is 0, as of a model that is certain; all prompts have one vector, of ones."""
 
     def __init__(self, config: XLLMConfig, args: ModelArgs) -> None:
         self._num_blocks = config.kv_cache.num_blocks or NUM_BLOCKS
         self._tokens = np.setdiff1d(np.arange(args.vocab_size, dtype=np.int32), args.eos_token_ids).astype(np.int32)
+        self._hidden_size = args.hidden_size
         self.model_impl = "null"
         self.device = "null"
         self.dtype = "null"
@@ -64,4 +65,7 @@ class NullWorker:
                 )
                 for index, k, targets in forward_input.prompt_logprobs
             }
+        output.pooled = {
+            rows.index: np.ones(len(rows.logit_ids) or self._hidden_size, np.float32) for rows in forward_input.pooled
+        }
         return output

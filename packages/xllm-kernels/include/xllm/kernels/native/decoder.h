@@ -82,6 +82,10 @@ class Decoder {
   void forward(const StepArgs& args, float* logits);
   // The first most probable token of each of args.rows; -1 where a logit is NaN or the largest is not finite.
   void greedy(const StepArgs& args, int32_t* token_ids);
+  // The hidden states [num_rows, hidden_size] of args.rows behind the last norm, and the logits [num_rows, vocab_size]
+  // of such: one after the other they are forward.
+  void hidden(const StepArgs& args, float* hidden);
+  void logits(const float* hidden, int64_t num_rows, float* logits);
 
   const DecoderShape& shape() const;
 

@@ -1,0 +1,41 @@
+"""Which rows of a step pooling requests want. Knows nothing of what the rows hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from xllm_framework.batch.batch import ScheduledSequence
+
+
+class PooledRows(NamedTuple):
+    """Rows [first, end) of a step's hidden states, wanted by the scheduled sequence `index`.
+
+    Its entry in `ForwardOutput.pooled` is their sum [hidden], or, where there are `logit_ids`, the head's outputs of
+    these indices [len(logit_ids)] at the one row; float32.
+    """
+
+    index: int
+    first: int
+    end: int
+    logit_ids: tuple[int, ...] = ()
+
+
+def pooled_rows(scheduled: List[ScheduledSequence], query_start: npt.NDArray[np.int32]) -> list[PooledRows]:
+    """Return what the sequences of a step want of it; nothing of a chunk that holds none of the wanted positions."""
+    wanted = []
+    for index, item in enumerate(scheduled):
+        pooling = item.request.pooling
+        if pooling is None:
+            continue
+        first, end = int(query_start[index]), int(query_start[index + 1])
+        if pooling.kind == "mean":
+            wanted.append(PooledRows(index, first, end))
+        elif pooling.kind == "cls" and item.start == 0:
+            wanted.append(PooledRows(index, first, first + 1))
+        elif pooling.kind == "last" and item.start + item.num_scheduled_tokens == item.sequence.num_tokens:
+            wanted.append(PooledRows(index, end - 1, end, pooling.logit_ids))
+    return wanted
