@@ -11,7 +11,6 @@ import msgspec
 
 from xllm_framework.multimodal.prompt_media import PromptMedia
 from xllm_framework.request.pooling_params import PoolingParams
-from xllm_framework.request.rec_messages import AddSearch, CatalogueChanged, ChangeCatalogue, FoundPaths
 from xllm_framework.request.sampling_params import SamplingParams
 from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObjectives
 
