@@ -98,15 +98,69 @@ def test_b50_a_choice_is_kept_or_refused(hermes_server: ServerProcess) -> None:
     message = hermes_server.chat(script(text), tools=TOOLS, tool_choice="none").json()["choices"][0]
     assert message["message"]["content"] == text
     assert message["finish_reason"] == "stop"
-    refused: list[Any] = [
-        "required",
-        {"type": "function", "function": {"name": "now"}},
-        {"type": "function", "function": {"name": "unknown"}},
-    ]
-    for choice in refused:
-        answer = hermes_server.chat(script(text), tools=TOOLS, tool_choice=choice)
-        assert answer.status_code == 400
-        assert answer.json()["error"]["param"] == "tool_choice"
+    unknown = {"type": "function", "function": {"name": "unknown"}}
+    answer = hermes_server.chat(script(text), tools=TOOLS, tool_choice=unknown)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "tool_choice"
+
+
+@pytest.mark.parametrize("thought", ["", "<think>I had rather talk.</think>"])
+def test_b50_a_call_that_is_required_is_made(hermes_server: ServerProcess, thought: str) -> None:
+    call = hermes(named("now", "{}"))
+    for choice in ("required", {"type": "function", "function": {"name": "now"}}):
+        for wanted in (call, call[:30] + "x" + call[31:]):
+            prompt = script(*thought, wanted)
+            fields = {"tool_choice": choice, "max_tokens": 200, "temperature": 0, "parallel_tool_calls": False}
+            assert whole_calls(hermes_server, prompt, **fields) == [("now", "{}")]
+            assert streamed_calls(hermes_server, prompt, **fields) == [("now", "{}")]
+            choice_ = hermes_server.chat(prompt, tools=TOOLS, **fields).json()["choices"][0]
+            assert choice_["finish_reason"] == "tool_calls"
+            assert choice_["message"]["content"] is None
+
+
+def test_b50_no_call_within_max_tokens_is_no_tool_calls(hermes_server: ServerProcess) -> None:
+    answer = hermes_server.chat(script("Talk."), tools=TOOLS, tool_choice="required", max_tokens=9).json()["choices"][0]
+    assert answer["finish_reason"] == "length"
+    assert "tool_calls" not in answer["message"]
+
+
+def test_b50_other_apis_force_calls_as_well(hermes_server: ServerProcess) -> None:
+    prompt = script(hermes(named("now", "{}")))
+    parameters = {"type": "object", "properties": {}}
+    user = {"role": "user", "content": prompt}
+    for choice in ({"type": "any"}, {"type": "tool", "name": "now"}):
+        tools = [{"name": "now", "input_schema": parameters}]
+        body = {"messages": [user], "max_tokens": 200, "tools": tools, "tool_choice": choice}
+        answer = hermes_server.client.post("/v1/messages", json=body).json()
+        assert answer["stop_reason"] == "tool_use"
+        assert [(block["type"], block["name"]) for block in answer["content"]] == [("tool_use", "now")]
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "now"}]}
+    for choice in ("required", {"type": "function", "name": "now"}, allowed):
+        tools = [{"type": "function", "name": name, "parameters": parameters} for name in ("now", "later")]
+        body = {"input": prompt, "tools": tools, "tool_choice": choice}
+        answer = hermes_server.client.post("/v1/responses", json=body).json()
+        assert [item.get("name") for item in answer["output"]] == ["now"], answer
+
+
+def test_b50_a_strict_tool_binds_calls_of_free_will(hermes_server: ServerProcess) -> None:
+    schema = {"type": "object", "properties": {"n": {"enum": [1]}}, "required": ["n"], "additionalProperties": False}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema, "strict": True}}]
+    wanted = "Well. " + hermes(named("f", '{"n":2}'))
+    message = hermes_server.chat(script(wanted), tools=tools, temperature=0).json()["choices"][0]["message"]
+    assert message["content"] == "Well."
+    assert [json.loads(call["function"]["arguments"]) for call in message["tool_calls"]] == [{"n": 1}]
+    assert hermes_server.chat(script("Talk."), tools=tools).json()["choices"][0]["message"]["content"] == "Talk."
+
+
+def test_a_thinking_budget_ends_the_thinking(hermes_server: ServerProcess) -> None:
+    prompt = script(*"<think>", *"abcdefgh", *"answer")
+    for fields in ({"thinking_budget": 3}, {"reasoning": {"max_tokens": 3}}, {"thinking": {"budget_tokens": 3}}):
+        message = hermes_server.chat(prompt, temperature=0, **fields).json()["choices"][0]["message"]
+        assert message["reasoning_content"] == "abc"
+    body = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 60}
+    thinking = {"type": "enabled", "budget_tokens": 3}
+    answer = hermes_server.client.post("/v1/messages", json={**body, "thinking": thinking}).json()
+    assert answer["content"][0] == {"type": "thinking", "thinking": "abc", "signature": ""}
 
 
 @pytest.mark.parametrize(("limit", "reason"), [(None, "stop"), (50, "length")])

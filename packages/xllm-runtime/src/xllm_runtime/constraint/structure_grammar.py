@@ -110,18 +110,20 @@ class _Writer:
         return grammar.removeprefix("start: ")
 
     def _repeat(self, node: nodes.Repeat) -> str:
-        part = self._rule(node.part)
-        rest = f"{self._markup(node.separator)} {part}" if node.separator else part
-        if not node.separator:
-            return f"({part}){_times(node.at_least, node.at_most)}"
         if node.at_most == 0:
             return '""'
-        more = f"({rest}){_times(max(0, node.at_least - 1), None if node.at_most is None else node.at_most - 1)}"
+        part = self._rule(node.part)
+        if not node.separator:
+            return _times(part, node.at_least, node.at_most)
+        at_most = None if node.at_most is None else node.at_most - 1
+        more = _times(f"{self._markup(node.separator)} {part}", max(0, node.at_least - 1), at_most)
         return f"{part} {more}" if node.at_least else f"({part} {more})?"
 
 
-def _times(at_least: int, at_most: int | None) -> str:
-    return f"{{{at_least},{'' if at_most is None else at_most}}}"
+def _times(body: str, at_least: int, at_most: int | None) -> str:
+    if at_most == 0:
+        return ""
+    return f"({body}){{{at_least},{'' if at_most is None else at_most}}}"
 
 
 def _quoted(text: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from xllm_framework.errors import InvalidRequest
 from xllm_runtime.master import ChatInput, PreparedRequest
 from xllm_server.api_service.chat_rendering import AnswerParsing, ChatRendering
-from xllm_server.api_service.constrained_chat import constrain_after_thinking
+from xllm_server.api_service.constrained_chat import constrain_chat, continuation_start
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.service import GenerationService
 from xllm_server.parsers.reasoning.interface import ReasoningParserFactory, ReasoningStart
@@ -33,7 +34,7 @@ class ChatService(GenerationService[ChatCompletionRequest]):
         params = body.to_sampling(
             keeps_special_tokens=any(parser is not None and parser.needs_special_tokens for parser in parsers)
         )
-        params = constrain_after_thinking(params, body, parsers[1])
+        params = constrain_chat(params, body, *parsers)
 
         def prepare(request_id: str) -> Sequence[PreparedRequest]:
             return [self._state.master.prepare_chat(chat_input(body), params, **body.options(request_id))]
@@ -51,7 +52,7 @@ class ChatService(GenerationService[ChatCompletionRequest]):
         return AnswerParsing(
             tool_call=None if tool_call is None else partial(tool_call, body.offered_tools()),
             reasoning=None if reasoning is None else partial(reasoning, start),
-            max_calls=1 if body.parallel_tool_calls is False else None,
+            max_calls=body.max_tool_calls,
             tokenizer=self._state.master.tokenizer,
         )
 
@@ -84,7 +85,5 @@ def chat_input(body: ChatCompletionRequest) -> ChatInput:
 
 def _reasoning_start(body: ChatCompletionRequest, prompt: str) -> ReasoningStart:
     """Return what is known of the answer before its first token."""
-    if not body.continue_final_message:
-        return ReasoningStart(prompt[-PROMPT_END_CHARACTERS:], is_thinking_disabled=body.is_thinking_disabled)
-    final = body.messages[-1].content
-    return ReasoningStart(final if isinstance(final, str) else "", is_continuation=True)
+    start = continuation_start(body)
+    return start if start.is_continuation else replace(start, prompt_end=prompt[-PROMPT_END_CHARACTERS:])

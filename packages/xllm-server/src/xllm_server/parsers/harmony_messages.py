@@ -12,13 +12,16 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import NamedTuple
 
+from xllm_framework.constraint.structure import Markup, optional
 from xllm_server.parsers.text_scanner import Tags, TextScanner
 
-START, CHANNEL, MESSAGE, CALL = "<|start|>", "<|channel|>", "<|message|>", "<|call|>"
+START, CHANNEL, MESSAGE, CALL, END = "<|start|>", "<|channel|>", "<|message|>", "<|call|>", "<|end|>"
+AGAIN = optional(Markup(f"{START}assistant"))
+"""What a message begins with that does not come first."""
 _FIRST = (START, CHANNEL, MESSAGE, " to=", "to=")
 _OUTSIDE = Tags(START, CHANNEL)
-_HEADER_END = Tags(MESSAGE, "<|end|>", CALL, "<|return|>")
-_BODY_END = Tags("<|end|>", CALL, "<|return|>", START, CHANNEL)
+_HEADER_END = Tags(MESSAGE, END, CALL, "<|return|>")
+_BODY_END = Tags(END, CALL, "<|return|>", START, CHANNEL)
 _RECIPIENT = re.compile(r"(?:^|\s)to=([^\s<]+)")
 _WORD = re.compile(r"[A-Za-z]+")
 

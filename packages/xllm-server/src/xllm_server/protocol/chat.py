@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -10,7 +10,16 @@ from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import SamplingParams
 from xllm_server.protocol.engine_request import Int64
 from xllm_server.protocol.generation import GenerationRequest
-from xllm_server.protocol.tools import ToolCall, ToolCallChunk, ToolChoice, ToolDefinition, check_tools
+from xllm_server.protocol.tools import (
+    NamedToolChoice,
+    ToolCall,
+    ToolCallChunk,
+    ToolChoice,
+    ToolDefinition,
+    check_tools,
+    chosen_names,
+    must_call,
+)
 from xllm_server.protocol.usage import Usage
 
 MAX_TOP_LOGPROBS = 128
@@ -33,6 +42,36 @@ class Message(msgspec.Struct, kw_only=True, omit_defaults=True):
     tool_call_id: str | None = None
 
 
+TokenLimit = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class ReasoningOptions(msgspec.Struct):
+    """How much the model should think, as some gateways spell it."""
+
+    effort: str | None = None
+    """The same as `reasoning_effort`."""
+    max_tokens: TokenLimit | None = None
+    """The same as `thinking_budget`."""
+
+
+class ThinkingOptions(msgspec.Struct):
+    """How much the model should think, in Anthropic's words."""
+
+    type: Literal["enabled", "disabled", "adaptive"] = "enabled"
+    """Given to the chat template as `enable_thinking`, unless adaptive."""
+    budget_tokens: TokenLimit | None = None
+    """As `thinking_budget`, but of no consequence where the model is not known to think."""
+
+
+class ThinkingLimit(NamedTuple):
+    """How long a request lets the model think, and the field that says so."""
+
+    max_tokens: int
+    param: str
+    is_wish: bool
+    """Whether it is of no consequence for a model that is not known to think."""
+
+
 class ChatCompletionRequest(GenerationRequest, kw_only=True):
     """Body of a chat request. `max_tokens` left out means as many tokens as the context holds."""
 
@@ -44,9 +83,13 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
     tools: list[ToolDefinition] | None = None
     """Functions that the model may call."""
     tool_choice: ToolChoice | None = None
-    """auto when left out; none keeps the tools from the model."""
+    """auto when left out; none keeps the tools from the model, required and a name make it call."""
     parallel_tool_calls: bool | None = None
     """False takes only the first call of an answer."""
+    thinking_budget: TokenLimit | None = None
+    """How many tokens the model may think; then its thinking is ended for it. So are the fields below."""
+    reasoning: ReasoningOptions | None = None
+    thinking: ThinkingOptions | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables for the chat template, as `{"enable_thinking": false}`."""
     reasoning_effort: str | None = None
@@ -91,17 +134,51 @@ class ChatCompletionRequest(GenerationRequest, kw_only=True):
         """Return the tools that the model is shown, as a chat template sees them."""
         return [] if self.tool_choice == "none" else [tool.to_template() for tool in self.tools or ()]
 
+    def callable_tools(self) -> list[dict[str, Any]]:
+        """Return those of the tools that the choice allows."""
+        chosen = chosen_names(self.tool_choice)
+        return [tool for tool in self.offered_tools() if chosen is None or tool["function"]["name"] in chosen]
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer must be a call of a tool."""
+        return must_call(self.tool_choice)
+
+    @property
+    def limits_calls(self) -> bool:
+        """Whether only some tools may be called, or those that may must be called by their schemas."""
+        return chosen_names(self.tool_choice) is not None or any(tool.function.strict for tool in self.tools or ())
+
+    @property
+    def max_tool_calls(self) -> int | None:
+        """How many calls the answer may hold, if limited: a function that is asked for by name is called once."""
+        return 1 if self.parallel_tool_calls is False or isinstance(self.tool_choice, NamedToolChoice) else None
+
+    @property
+    def thinking_limit(self) -> ThinkingLimit | None:
+        """How long the model may think, if limited."""
+        limits = (
+            (self.thinking_budget, "thinking_budget", False),
+            (None if self.reasoning is None else self.reasoning.max_tokens, "reasoning.max_tokens", False),
+            (None if self.thinking is None else self.thinking.budget_tokens, "thinking.budget_tokens", True),
+        )
+        found = [ThinkingLimit(limit, param, is_wish) for limit, param, is_wish in limits if limit is not None]
+        return min(found, default=None)
+
     @property
     def is_thinking_disabled(self) -> bool:
         """Whether the request asks for no reasoning, by the names that chat templates use."""
-        kwargs = self.chat_template_kwargs or {}
+        kwargs = self.template_kwargs()
         return kwargs.get("enable_thinking") is False or kwargs.get("thinking") is False
 
     def template_kwargs(self) -> dict[str, Any]:
         """Return the variables for the chat template."""
         kwargs = dict(self.chat_template_kwargs or {})
-        if self.reasoning_effort is not None:
-            kwargs.setdefault("reasoning_effort", self.reasoning_effort)
+        effort = self.reasoning_effort or (self.reasoning and self.reasoning.effort)
+        if effort is not None:
+            kwargs.setdefault("reasoning_effort", effort)
+        if self.thinking is not None and self.thinking.type != "adaptive":
+            kwargs.setdefault("enable_thinking", self.thinking.type == "enabled")
         return kwargs
 
     def to_sampling(self, *, keeps_special_tokens: bool = False) -> SamplingParams:

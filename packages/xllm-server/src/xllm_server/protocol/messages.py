@@ -33,7 +33,8 @@ class CountTokensRequest(EngineRequest, kw_only=True):
     tools: list[dict[str, Any]] | None = None
     tool_choice: dict[str, Any] | None = None
     thinking: dict[str, Any] | None = None
-    """`{"type": "enabled" | "disabled"}` becomes the chat template's enable_thinking; budgets are not enforced."""
+    """`type` (enabled, disabled or adaptive) becomes the chat template's enable_thinking; `budget_tokens` ends a thinking
+    that takes longer."""
 
     def chat_content(self) -> dict[str, Any]:
         """Return the body of the chat request that means the same.
@@ -52,7 +53,7 @@ class CountTokensRequest(EngineRequest, kw_only=True):
         if self.tool_choice is not None:
             chat |= _chat_tool_choice(self.tool_choice)
         if self.thinking is not None:
-            chat["chat_template_kwargs"] = {"enable_thinking": self.thinking.get("type") != "disabled"}
+            chat["thinking"] = self.thinking
         return chat
 
     def to_chat(self) -> ChatCompletionRequest:
@@ -150,6 +151,8 @@ def _chat_tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
     function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}
     if tool.get("description") is not None:
         function["description"] = tool["description"]
+    if tool.get("strict") is not None:
+        function["strict"] = tool["strict"]
     return {"type": "function", "function": function}
 
 

@@ -34,7 +34,7 @@ class ResponsesRequest(EngineRequest, kw_only=True):
     """Keep the answer in memory for `previous_response_id`; true when left out."""
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
-    """Only `effort` is read."""
+    """`effort` goes to the chat template, `max_tokens` bounds the thinking."""
     metadata: dict[str, Any] | None = None
     include: list[str] | None = None
     """Accepted and not read."""
@@ -80,7 +80,7 @@ class ResponsesRequest(EngineRequest, kw_only=True):
             "parallel_tool_calls": self.parallel_tool_calls,
             "tools": None if not self.tools else [_chat_tool(t, f"tools[{i}]") for i, t in enumerate(self.tools)],
             "tool_choice": _chat_tool_choice(self.tool_choice),
-            "reasoning_effort": (self.reasoning or {}).get("effort"),
+            "reasoning": self.reasoning,
             "response_format": _chat_format((self.text or {}).get("format")),
         }
         return chat_request(self, content, CHAT_NAMES)
@@ -120,9 +120,22 @@ def _chat_tool(tool: dict[str, Any], place: str) -> dict[str, Any]:
 
 
 def _chat_tool_choice(choice: str | dict[str, Any] | None) -> Any:
-    if isinstance(choice, dict):
-        return {"type": choice.get("type"), "function": {"name": choice.get("name")}}
-    return choice
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") != "allowed_tools":
+        return _chat_function(choice)
+    tools = choice.get("tools")
+    allowed = {
+        "mode": choice.get("mode"),
+        "tools": [_chat_function(tool) for tool in tools if isinstance(tool, dict)]
+        if isinstance(tools, list)
+        else tools,
+    }
+    return {"type": "allowed_tools", "allowed_tools": allowed}
+
+
+def _chat_function(named: dict[str, Any]) -> dict[str, Any]:
+    return {"type": named.get("type"), "function": {"name": named.get("name")}}
 
 
 def _chat_format(given: Any) -> Any:

@@ -21,7 +21,8 @@ class FunctionDefinition(msgspec.Struct):
     parameters: dict[str, Any] | None = None
     """JSON Schema of the arguments, an object."""
     strict: bool | None = None
-    """Accepted; arguments follow the schema as well as the model does."""
+    """Whether arguments must follow the schema, once the model calls the function of its own accord. Those of a call that
+    `tool_choice` asks for follow it anyway."""
 
 
 class ToolDefinition(msgspec.Struct):
@@ -60,21 +61,56 @@ class NamedFunction(msgspec.Struct):
     name: str
 
 
-class NamedToolChoice(msgspec.Struct):
+class NamedToolChoice(msgspec.Struct, tag_field="type", tag="function"):
     """A `tool_choice` that asks for one function."""
+
+    function: NamedFunction
+
+
+class AllowedTool(msgspec.Struct):
+    """An entry of `AllowedTools`."""
 
     function: NamedFunction
     type: Literal["function"] = "function"
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+class AllowedTools(msgspec.Struct):
+    """Which of the tools may be called, and whether one must."""
+
+    mode: Literal["auto", "required"]
+    tools: list[AllowedTool]
+
+
+class AllowedToolsChoice(msgspec.Struct, tag_field="type", tag="allowed_tools"):
+    """A `tool_choice` among some of the tools; the model is shown all of them."""
+
+    allowed_tools: AllowedTools
+
+
+ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice | AllowedToolsChoice
+
+
+def chosen_names(choice: ToolChoice | None) -> set[str] | None:
+    """Return the functions that a choice allows; None for all."""
+    if isinstance(choice, NamedToolChoice):
+        return {choice.function.name}
+    if isinstance(choice, AllowedToolsChoice):
+        return {tool.function.name for tool in choice.allowed_tools.tools}
+    return None
+
+
+def must_call(choice: ToolChoice | None) -> bool:
+    """Whether an answer must be a call."""
+    if isinstance(choice, AllowedToolsChoice):
+        return choice.allowed_tools.mode == "required"
+    return choice == "required" or isinstance(choice, NamedToolChoice)
 
 
 def check_tools(tools: list[ToolDefinition], choice: ToolChoice | None) -> None:
     """Check a request's tools and its choice among them.
 
     Raises:
-        InvalidRequest: a name is wrong or taken, the choice names no tool, or asks for what is not served.
+        InvalidRequest: a name is wrong or taken, or the choice names no tool.
     """
     names: set[str] = set()
     for index, tool in enumerate(tools):
@@ -86,13 +122,13 @@ def check_tools(tools: list[ToolDefinition], choice: ToolChoice | None) -> None:
         return
     if not tools:
         raise InvalidRequest("tool_choice needs tools.", "tool_choice")
-    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
-        raise InvalidRequest(
-            f"tool_choice names {choice.function.name[:100]!r}, which is none of tools.", "tool_choice"
-        )
-    raise InvalidRequest(
-        "tool_choice can be none or auto: this server cannot yet force a model to call a tool.", "tool_choice"
-    )
+    chosen = chosen_names(choice)
+    if chosen is None:
+        return
+    if not chosen:
+        raise InvalidRequest("tool_choice allows no tool at all.", "tool_choice")
+    for name in sorted(chosen - names):
+        raise InvalidRequest(f"tool_choice names {name[:100]!r}, which is none of tools.", "tool_choice")
 
 
 class FunctionCall(msgspec.Struct):

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xllm_server.parsers.harmony_messages import CALL, CHANNEL, MESSAGE, START, HarmonyMessages, HarmonyPiece, PieceKind
+from xllm_framework.constraint import ReasoningTags
+from xllm_framework.constraint.structure import Structure, sequence
+from xllm_framework.errors import InvalidRequest
+from xllm_server.parsers.harmony_messages import (
+    AGAIN,
+    CALL,
+    CHANNEL,
+    END,
+    MESSAGE,
+    START,
+    HarmonyMessages,
+    HarmonyPiece,
+    PieceKind,
+)
 from xllm_server.parsers.reasoning.interface import ReasoningParse, ReasoningStart
 
 ANALYSIS = "analysis"
@@ -15,6 +28,21 @@ class HarmonyReasoningParser:
     """See the module. Several messages of reasoning are joined with a line break."""
 
     needs_special_tokens: ClassVar[bool] = True
+
+    @classmethod
+    def tags(cls, start: ReasoningStart, *, calls_end_it: bool) -> ReasoningTags | None:
+        """See `ReasoningParserFactory.tags`."""
+        if start.is_continuation:
+            raise InvalidRequest(
+                "continue_final_message cannot be joined with a form of the answer for this model.",
+                "continue_final_message",
+            )
+        return ReasoningTags(f"{CHANNEL}{ANALYSIS}{MESSAGE}", END, is_open=False)
+
+    @classmethod
+    def answer(cls, content: Structure) -> Structure:
+        """Return a message on the final channel; see `ReasoningParserFactory.answer`."""
+        return sequence(AGAIN, f"{CHANNEL}final{MESSAGE}", content)
 
     def __init__(self, start: ReasoningStart) -> None:
         self._messages = HarmonyMessages()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from xllm_framework.constraint import ReasoningTags
+from xllm_framework.constraint.structure import Structure
+
 
 class ReasoningParse(NamedTuple):
     """What a piece of text brought."""
@@ -43,10 +46,23 @@ class ReasoningStart:
 
 
 class ReasoningParserFactory(Protocol):
-    """Makes the parser of one answer."""
+    """Makes the parser of one answer, and says what it reads."""
 
     needs_special_tokens: bool
     """Whether the format's marks are special tokens, which must then not be skipped in the text."""
+
+    def tags(self, start: ReasoningStart, *, calls_end_it: bool) -> ReasoningTags | None:
+        """Return the marks around the reasoning of an answer, None where it has none.
+
+        What the end of the prompt says of it is left to whoever sees it. With `calls_end_it`, a tool call that may follow
+        ends it as well, where a format has that.
+
+        Raises:
+            InvalidRequest: the answer continues a text in which that cannot be told.
+        """
+
+    def answer(self, content: Structure) -> Structure:
+        """Return what follows the reasoning when that is to be `content`."""
 
     def __call__(self, start: ReasoningStart) -> ReasoningParser:
         """Return a fresh parser."""

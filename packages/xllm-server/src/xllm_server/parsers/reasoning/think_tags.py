@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from xllm_framework.constraint import ReasoningTags
+from xllm_framework.constraint.structure import Structure
 from xllm_server.parsers.json_value import WHITESPACE
 from xllm_server.parsers.reasoning.interface import ReasoningParse, ReasoningStart
 from xllm_server.parsers.text_scanner import Tags, TextScanner
@@ -27,6 +29,27 @@ class ThinkTagParser:
     """Whether an answer is reasoning from its first word where the prompt does not tell."""
     ends_before: ClassVar[tuple[str, ...]] = ()
     """Marks that end reasoning without its closing tag, and belong to the content."""
+
+    @classmethod
+    def tags(cls, start: ReasoningStart, *, calls_end_it: bool) -> ReasoningTags | None:
+        """See `ReasoningParserFactory.tags`."""
+        is_open = cls.begins_open and not start.is_thinking_disabled
+        if start.is_continuation:
+            is_open = start.prompt_end.rfind(cls.open_tag) > start.prompt_end.rfind(cls.close_tag)
+            if not is_open:
+                return None
+        return ReasoningTags(
+            cls.open_tag,
+            cls.close_tag,
+            is_open,
+            forced_close=f"\n{cls.close_tag}\n\n",
+            ends_before=cls.ends_before if calls_end_it else (),
+        )
+
+    @classmethod
+    def answer(cls, content: Structure) -> Structure:
+        """See `ReasoningParserFactory.answer`."""
+        return content
 
     def __init__(self, start: ReasoningStart) -> None:
         self._text = TextScanner()

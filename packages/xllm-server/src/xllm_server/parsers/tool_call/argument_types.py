@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ ANYTHING: frozenset[str] = frozenset()
 _MAX_SCHEMA_DEPTH = 8
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 """Python's spelling, which models fall into."""
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 
 
 class ArgumentTypes:
@@ -87,10 +89,15 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def to_json_text(value: Any) -> str:
+    """Return a parsed value as JSON, as `json.dumps` writes it."""
+    return json.dumps(value, ensure_ascii=False)
+
+
 def to_json(text: str, types: frozenset[str]) -> str:
     """Return a parameter's text as JSON of one of `types`.
 
-    Text that is JSON stays as it is, unless the parameter may be a string and the JSON is of none of the other types.
+    Text that is JSON, numbers too large for a float included, stays as it is, unless the parameter may be a string and the JSON is of none of the other types.
     What is no JSON becomes a string.
     """
     candidate = text.strip()
@@ -98,7 +105,8 @@ def to_json(text: str, types: frozenset[str]) -> str:
     try:
         value = orjson.loads(candidate)
     except orjson.JSONDecodeError:
-        return quote(text)
+        is_huge = _NUMBER.fullmatch(candidate) and types and "string" not in types
+        return candidate if is_huge else quote(text)
     kind = json_type(value)
     if "string" in types and (kind == "string" or not types & {kind, "number" if kind == "integer" else kind}):
         return quote(text)

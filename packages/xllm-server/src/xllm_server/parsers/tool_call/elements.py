@@ -9,10 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from xllm_framework.constraint.structure import Choice, Literal, Structure, sequence
 from xllm_server.parsers.json_value import WHITESPACE
 from xllm_server.parsers.text_scanner import Tags
 from xllm_server.parsers.tool_call.argument_types import STRING, ArgumentTypes, escape, quote, to_json
+from xllm_server.parsers.tool_call.call_syntax import (
+    CallSyntax,
+    in_any_number,
+    parameters_of,
+    value_in_element,
+    value_schema,
+)
 from xllm_server.parsers.tool_call.interface import Tool, new_call_id
 from xllm_server.parsers.tool_call.state_machine import ToolCallStateMachine
 
@@ -36,6 +45,10 @@ class ElementFormat:
     """What opens the value; empty when `key_end` does."""
     wrappers: tuple[str, ...] = ()
     wrapper_ends: tuple[str, ...] = ()
+    is_on_lines: bool = False
+    """Whether a model puts line breaks between the parts."""
+    wraps_each: bool = False
+    """Whether each call has a wrapper of its own."""
     trims_line_break: bool = False
     """Whether a line break that begins a value is markup."""
 
@@ -44,6 +57,42 @@ class ElementParser(ToolCallStateMachine):
     """A parser for one `ElementFormat`."""
 
     form: ElementFormat
+
+    @classmethod
+    def syntaxes(cls, tools: Sequence[Tool]) -> Sequence[CallSyntax]:
+        """See `ToolCallStateMachine.syntaxes`."""
+        form = cls.form
+        line = "\n" if form.is_on_lines else ""
+        types = ArgumentTypes(tools)
+        if not form.wrappers:
+            between = f"{form.call_end}\n{form.call}"
+            return [CallSyntax(lambda tool: cls._call(tool, types), form.call, between, form.call_end, form.call)]
+        found = []
+        for wrapper, end in zip(form.wrappers, form.wrapper_ends, strict=True):
+            before, after = f"{wrapper}{line}{form.call}", f"{form.call_end}{line}{end}"
+            between = f"{after}\n{before}" if form.wraps_each else f"{form.call_end}{line}{form.call}"
+            found.append(CallSyntax(lambda tool: cls._call(tool, types), before, between, after, wrapper))
+        return found
+
+    @classmethod
+    def _call(cls, tool: Tool, types: ArgumentTypes) -> Structure:
+        """Return a call without its opening and closing marks."""
+        form = cls.form
+        line = "\n" if form.is_on_lines else ""
+        name = tool["function"]["name"]
+        parts = [
+            (sequence(cls.parameter(tool, key, schema, types.of(name, key)), line), is_required)
+            for key, schema, is_required in parameters_of(tool)
+        ]
+        return sequence(name, form.name_end, line, in_any_number(parts))
+
+    @classmethod
+    def parameter(cls, tool: Tool, key: str, schema: dict[str, Any], types: frozenset[str]) -> Structure:
+        """Return one parameter as it is written."""
+        form = cls.form
+        line_break = "\n" if form.trims_line_break else ""
+        value = value_in_element(schema, types, tool, f"{line_break}{form.value_end[-1]}")
+        return sequence(form.parameter, Literal(key), form.key_end, form.value, line_break, value)
 
     def __init__(self, tools: Sequence[Tool] = (), new_id: Callable[[], str] = new_call_id) -> None:
         super().__init__(tools, new_id)
@@ -192,6 +241,8 @@ class Qwen3CoderParser(ElementParser):
         value_end=("\n</parameter>", "</parameter>"),
         call_end="</function>",
         trims_line_break=True,
+        is_on_lines=True,
+        wraps_each=True,
     )
 
 
@@ -205,6 +256,7 @@ class GlmParser(ElementParser):
         value="<arg_value>",
         value_end=("</arg_value>",),
         call_end="</tool_call>",
+        is_on_lines=True,
     )
 
 
@@ -221,7 +273,22 @@ class DsmlParser(ElementParser):
         key_end=">",
         value_end=("</｜DSML｜parameter>",),
         call_end="</｜DSML｜invoke>",
+        is_on_lines=True,
     )
+
+    @classmethod
+    def parameter(cls, tool: Tool, key: str, schema: dict[str, Any], types: frozenset[str]) -> Structure:
+        """Return key" string="true">text or key" string="false">JSON, whichever the types allow."""
+        form = cls.form
+        [end] = form.value_end
+        options = []
+        if not types or "string" in types:
+            text = value_in_element(schema, STRING, tool, end)
+            options.append(sequence(form.parameter, Literal(key), f'" string="true"{form.key_end}', text))
+        if types != STRING:
+            value = sequence(value_schema(schema, tool), end)
+            options.append(sequence(form.parameter, Literal(key), f'" string="false"{form.key_end}', value))
+        return Choice(tuple(options))
 
     def parameter_types(self, key: str) -> tuple[str, frozenset[str]]:
         """Read `key" string="true"`; without the attribute the tool's schema decides."""

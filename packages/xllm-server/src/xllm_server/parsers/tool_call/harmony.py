@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from xllm_server.parsers.harmony_messages import HarmonyMessages, HarmonyPiece, PieceKind
+from xllm_framework.constraint.structure import Choice, FreeText, Repeat, Structure, sequence
+from xllm_server.parsers.harmony_messages import (
+    AGAIN,
+    CHANNEL,
+    END,
+    MESSAGE,
+    START,
+    HarmonyMessages,
+    HarmonyPiece,
+    PieceKind,
+)
+from xllm_server.parsers.tool_call.call_syntax import arguments_schema
 from xllm_server.parsers.tool_call.emission import Emission
 from xllm_server.parsers.tool_call.interface import Tool, ToolCallParse, new_call_id
 
@@ -16,6 +27,18 @@ class HarmonyToolCallParser:
     """See the module."""
 
     needs_special_tokens: ClassVar[bool] = True
+
+    @classmethod
+    def forced_calls(cls, tools: Sequence[Tool], at_most: int | None) -> Structure:
+        """See `ToolCallParserFactory.forced_calls`. A call ends the answer: there is one."""
+        return sequence(AGAIN, _call(tools))
+
+    @classmethod
+    def free_calls(cls, tools: Sequence[Tool], at_most: int | None) -> Structure:
+        """See `ToolCallParserFactory.free_calls`. What is thought comes before."""
+        preamble = sequence(f"{CHANNEL}commentary{MESSAGE}", FreeText(END), f"{START}assistant")
+        last = [sequence(f"{CHANNEL}{channel}{MESSAGE}", FreeText()) for channel in ("final", "commentary")]
+        return sequence(AGAIN, Repeat(preamble), Choice((*last, _call(tools))))
 
     def __init__(self, tools: Sequence[Tool] = (), new_id: Callable[[], str] = new_call_id) -> None:
         self._messages = HarmonyMessages()
@@ -49,3 +72,16 @@ class HarmonyToolCallParser:
             self._found.arguments(piece.text)
         else:
             self._found.end_call()
+
+
+def _call(tools: Sequence[Tool]) -> Structure:
+    """Return a message to one of `tools`, with the recipient in either place where models put it."""
+    options = []
+    for tool in tools:
+        name = f"{FUNCTIONS}{tool['function']['name']}"
+        arguments = sequence(f" <|constrain|>json{MESSAGE}", arguments_schema(tool))
+        options += [
+            sequence(f"{CHANNEL}commentary to={name}", arguments),
+            sequence(f" to={name}{CHANNEL}commentary", arguments),
+        ]
+    return Choice(tuple(options))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xllm_server.parsers.json_value import WHITESPACE
 from xllm_server.parsers.text_scanner import Tags
+from xllm_server.parsers.tool_call.call_syntax import CallSyntax, named_json
+from xllm_server.parsers.tool_call.interface import Tool
 from xllm_server.parsers.tool_call.json_call import JsonCallReader, Progress
 from xllm_server.parsers.tool_call.state_machine import ToolCallStateMachine
 
@@ -16,6 +20,12 @@ _SURPLUS = WHITESPACE | frozenset("},]")
 
 class HermesParser(ToolCallStateMachine):
     """See the module. One pair of tags may also hold several objects."""
+
+    @classmethod
+    def syntaxes(cls, tools: Sequence[Tool]) -> Sequence[CallSyntax]:
+        """See `ToolCallStateMachine.syntaxes`."""
+        call = named_json("name", "arguments")
+        return [CallSyntax(call, f"{OPEN}\n", f"\n{CLOSE}\n{OPEN}\n", f"\n{CLOSE}", trigger=OPEN)]
 
     def read_content(self) -> bool:
         """Read text for the reader up to an opening tag."""

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from xllm_framework.constraint.structure import Structure
+
 Tool = dict[str, Any]
 """One entry of a request's `tools`: {"type": "function", "function": {"name", "description", "parameters"}}."""
 
@@ -52,9 +54,15 @@ class ToolCallParser(Protocol):
 
 
 class ToolCallParserFactory(Protocol):
-    """Makes the parser of one answer to a request with `tools`."""
+    """Makes the parser of one answer to a request with `tools`, and says what it reads."""
 
     needs_special_tokens: bool
+
+    def forced_calls(self, tools: Sequence[Tool], at_most: int | None) -> Structure:
+        """Return the structure of an answer that is nothing but calls of `tools`, at least one."""
+
+    def free_calls(self, tools: Sequence[Tool], at_most: int | None) -> Structure:
+        """Return the structure of any answer in which a call, once begun, is one of `tools`."""
 
     def __call__(self, tools: Sequence[Tool]) -> ToolCallParser:
         """Return a fresh parser."""

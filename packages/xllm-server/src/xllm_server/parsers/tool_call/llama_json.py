@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from xllm_server.parsers.json_value import WHITESPACE
 from xllm_server.parsers.text_scanner import Tags
+from xllm_server.parsers.tool_call.call_syntax import CallSyntax, named_json
 from xllm_server.parsers.tool_call.interface import Tool, new_call_id, tool_names
 from xllm_server.parsers.tool_call.json_call import JsonCallReader, Progress
 from xllm_server.parsers.tool_call.state_machine import ToolCallStateMachine
@@ -19,6 +20,11 @@ class LlamaJsonParser(ToolCallStateMachine):
     """See the module. Without the tag only an answer that begins with an object is looked at, and only a tool's name counts."""
 
     needs_special_tokens = True
+
+    @classmethod
+    def syntaxes(cls, tools: Sequence[Tool]) -> Sequence[CallSyntax]:
+        """See `ToolCallStateMachine.syntaxes`."""
+        return [CallSyntax(named_json("name", "parameters"), "", "; ", "")]
 
     def __init__(self, tools: Sequence[Tool] = (), new_id: Callable[[], str] = new_call_id) -> None:
         super().__init__(tools, new_id)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from xllm_server.parsers.json_value import WHITESPACE, JsonValue
 from xllm_server.parsers.text_scanner import Tags
+from xllm_server.parsers.tool_call.call_syntax import CallSyntax, marked_json, named_json
 from xllm_server.parsers.tool_call.interface import Tool, new_short_call_id
 from xllm_server.parsers.tool_call.json_call import JsonCallReader, Progress
 from xllm_server.parsers.tool_call.state_machine import ToolCallStateMachine
@@ -25,6 +26,13 @@ class MistralParser(ToolCallStateMachine):
     """See the module."""
 
     needs_special_tokens = True
+
+    @classmethod
+    def syntaxes(cls, tools: Sequence[Tool]) -> Sequence[CallSyntax]:
+        """See `ToolCallStateMachine.syntaxes`."""
+        new = CallSyntax(marked_json("{name}[ARGS]"), MARK, MARK, "", trigger=MARK)
+        old = CallSyntax(named_json("name", "arguments"), f"{MARK}[", ", ", "]", trigger=MARK)
+        return [new, old]
 
     def __init__(self, tools: Sequence[Tool] = (), new_id: Callable[[], str] = new_short_call_id) -> None:
         super().__init__(tools, new_id)

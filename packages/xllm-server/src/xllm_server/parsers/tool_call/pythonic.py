@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from xllm_framework.constraint.structure import Choice, Literal, Structure, sequence
 from xllm_server.parsers.json_value import WHITESPACE
 from xllm_server.parsers.text_scanner import Tags
 from xllm_server.parsers.tool_call.argument_types import quote
+from xllm_server.parsers.tool_call.call_syntax import CallSyntax, joined, parameters_of, value_schema
 from xllm_server.parsers.tool_call.interface import Tool, new_call_id, tool_names
 from xllm_server.parsers.tool_call.python_literal import PythonLiteral
 from xllm_server.parsers.tool_call.state_machine import ToolCallStateMachine
@@ -27,6 +30,11 @@ class PythonicParser(ToolCallStateMachine):
     """
 
     needs_special_tokens = True
+
+    @classmethod
+    def syntaxes(cls, tools: Sequence[Tool]) -> Sequence[CallSyntax]:
+        """See `ToolCallStateMachine.syntaxes`."""
+        return [CallSyntax(_call, "[", ", ", "]")]
 
     def __init__(self, tools: Sequence[Tool] = (), new_id: Callable[[], str] = new_call_id) -> None:
         super().__init__(tools, new_id)
@@ -147,3 +155,22 @@ class PythonicParser(ToolCallStateMachine):
         self._text.match("]")
         self._state = self.read_content
         return True
+
+
+def _call(tool: Tool) -> Structure:
+    """Return name(key=value, ...)."""
+    parts = [
+        (sequence(Literal(f"{name}="), _value(schema, tool)), is_required)
+        for name, schema, is_required in parameters_of(tool)
+    ]
+    return sequence(f"{tool['function']['name']}(", joined(parts, ", "), ")")
+
+
+def _value(schema: dict[str, Any], tool: Tool) -> Structure:
+    """Return a value: Python's own words at the top, and JSON, which the parser reads as well, further down."""
+    values = schema.get("enum")
+    if schema.get("type") == "boolean" and values is None and "const" not in schema:
+        values = [True, False]
+    if isinstance(values, list) and values and all(isinstance(value, str | bool | None) for value in values):
+        return Choice(tuple(Literal(quote(value) if isinstance(value, str) else str(value)) for value in values))
+    return value_schema(schema, tool)

@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from xllm_framework.constraint.structure import Structure
 from xllm_server.parsers.text_scanner import TextScanner
+from xllm_server.parsers.tool_call.call_syntax import CallSyntax, forced_calls, free_calls
 from xllm_server.parsers.tool_call.emission import Emission
 from xllm_server.parsers.tool_call.interface import Tool, ToolCallParse, new_call_id
 
@@ -21,6 +23,21 @@ class ToolCallStateMachine(ABC):
     """
 
     needs_special_tokens: ClassVar[bool] = False
+
+    @classmethod
+    @abstractmethod
+    def syntaxes(cls, tools: Sequence[Tool]) -> Sequence[CallSyntax]:
+        """Return the ways in which this format writes calls of `tools`; a model takes the one it knows."""
+
+    @classmethod
+    def forced_calls(cls, tools: Sequence[Tool], at_most: int | None) -> Structure:
+        """See `ToolCallParserFactory.forced_calls`."""
+        return forced_calls(cls.syntaxes(tools), tools, at_most)
+
+    @classmethod
+    def free_calls(cls, tools: Sequence[Tool], at_most: int | None) -> Structure:
+        """See `ToolCallParserFactory.free_calls`."""
+        return free_calls(cls.syntaxes(tools), tools, at_most)
 
     def __init__(self, tools: Sequence[Tool] = (), new_id: Callable[[], str] = new_call_id) -> None:
         self._text = TextScanner()

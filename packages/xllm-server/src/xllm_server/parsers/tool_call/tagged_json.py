@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from xllm_server.parsers.json_value import WHITESPACE
 from xllm_server.parsers.text_scanner import Tags
+from xllm_server.parsers.tool_call.call_syntax import CallSyntax, marked_json
 from xllm_server.parsers.tool_call.interface import Tool, new_call_id
 from xllm_server.parsers.tool_call.state_machine import ToolCallStateMachine
 
@@ -45,6 +46,10 @@ class TaggedFormat:
     """What ends the arguments; a longer one that ends alike goes first."""
     read_header: Callable[[str], tuple[str, str | None]] = _name_alone
     """From the text between `call` and `header_end` to (name, id or None)."""
+    between: str = ""
+    """What stands between two calls."""
+    header: str = "{name}"
+    """The same the other way round; `{name}` stands for the name."""
 
 
 class TaggedJsonParser(ToolCallStateMachine):
@@ -52,6 +57,14 @@ class TaggedJsonParser(ToolCallStateMachine):
 
     needs_special_tokens = True
     form: TaggedFormat
+
+    @classmethod
+    def syntaxes(cls, tools: Sequence[Tool]) -> Sequence[CallSyntax]:
+        """See `ToolCallStateMachine.syntaxes`."""
+        form = cls.form
+        section, section_end, call_end = form.section[0], form.section_end[0], form.call_end[0]
+        call = marked_json(f"{form.header}{form.header_end}", call_end)
+        return [CallSyntax(call, f"{section}{form.call}", f"{form.between}{form.call}", section_end, trigger=section)]
 
     def __init__(self, tools: Sequence[Tool] = (), new_id: Callable[[], str] = new_call_id) -> None:
         super().__init__(tools, new_id)
@@ -119,6 +132,8 @@ class DeepseekV3Parser(TaggedJsonParser):
         header_end="\n```json\n",
         call_end=("\n```<｜tool▁call▁end｜>", "<｜tool▁call▁end｜>"),
         read_header=_name_after_type,
+        between="\n",
+        header=f"function{SEPARATOR}{{name}}",
     )
 
 
@@ -144,4 +159,5 @@ class KimiK2Parser(TaggedJsonParser):
         header_end="<|tool_call_argument_begin|>",
         call_end=("<|tool_call_end|>",),
         read_header=_kimi_name,
+        header="functions.{name}:{index}",
     )
