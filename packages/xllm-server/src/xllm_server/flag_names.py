@@ -25,6 +25,7 @@ ALIASES = {
     "config_json_file": "config",
     "dump_config_json_file": "dump_config",
     # vLLM's
+    "data_parallel_size": "dp_size",
     "served_model_name": "model_id",
     "gpu_memory_utilization": "memory_utilization",
     "kv_cache_memory_bytes": "max_cache_size",
@@ -60,8 +61,6 @@ HARMLESS: dict[str, tuple[tuple[str, ...], str]] = {
         (
             "tensor_parallel_size",
             "pipeline_parallel_size",
-            "data_parallel_size",
-            "dp_size",
             "ep_size",
             "cp_size",
             "kv_split_size",

@@ -7,8 +7,9 @@ from xllm_framework.config.execution import ExecutionConfig
 from xllm_framework.config.kv_cache import KVCacheConfig
 from xllm_framework.config.load import LoadConfig
 from xllm_framework.config.model import ModelConfig
-from xllm_framework.config.rec import RecConfig
 from xllm_framework.config.multimodal import MultimodalConfig
+from xllm_framework.config.parallel import ParallelConfig
+from xllm_framework.config.rec import RecConfig
 from xllm_framework.config.scheduler import SchedulerConfig
 from xllm_framework.config.service import ServiceConfig
 from xllm_framework.config.sources import XLLMConfig, load_config
@@ -18,8 +19,9 @@ __all__ = [
     "KVCacheConfig",
     "LoadConfig",
     "ModelConfig",
-    "RecConfig",
     "MultimodalConfig",
+    "ParallelConfig",
+    "RecConfig",
     "SchedulerConfig",
     "ServiceConfig",
     "XLLMConfig",

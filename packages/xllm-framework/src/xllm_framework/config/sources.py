@@ -17,6 +17,7 @@ from xllm_framework.config.kv_cache import KVCacheConfig
 from xllm_framework.config.load import LoadConfig
 from xllm_framework.config.model import ModelConfig
 from xllm_framework.config.multimodal import MultimodalConfig
+from xllm_framework.config.parallel import ParallelConfig
 from xllm_framework.config.ranges import range_error
 from xllm_framework.config.rec import RecConfig
 from xllm_framework.config.scheduler import SchedulerConfig
@@ -34,6 +35,7 @@ class XLLMConfig:
     load: LoadConfig = field(default_factory=LoadConfig)
     kv_cache: KVCacheConfig = field(default_factory=KVCacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     execution: ExecutionConfig = field(default_factory=ExecutionConfig)
     multimodal: MultimodalConfig = field(default_factory=MultimodalConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
@@ -65,6 +67,7 @@ _CATEGORIES: dict[str, Any] = {
     "load": LoadConfig,
     "kv_cache": KVCacheConfig,
     "scheduler": SchedulerConfig,
+    "parallel": ParallelConfig,
     "execution": ExecutionConfig,
     "multimodal": MultimodalConfig,
     "service": ServiceConfig,

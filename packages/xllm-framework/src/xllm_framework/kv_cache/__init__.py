@@ -3,6 +3,6 @@
 from xllm_framework.kv_cache.block_manager import BlockManager
 from xllm_framework.kv_cache.block_pool import BlockPool
 from xllm_framework.kv_cache.host_tier import BlockMoves, HostTier
-from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache
+from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache, new_secret
 
-__all__ = ["BlockManager", "BlockMoves", "BlockPool", "HashPrefixCache", "HostTier", "PrefixCache"]
+__all__ = ["BlockManager", "BlockMoves", "BlockPool", "HashPrefixCache", "HostTier", "PrefixCache", "new_secret"]

@@ -26,6 +26,11 @@ from xllm_framework.multimodal.prompt_media import PromptMedia
 KEY_BYTES = 16
 
 
+def new_secret() -> bytes:
+    """Return a secret for `HashPrefixCache`, 32 random bytes."""
+    return secrets.token_bytes(32)
+
+
 class PrefixCache(Protocol):
     """A map from beginnings of token lists to block ids.
 
@@ -82,7 +87,7 @@ class HashPrefixCache:
 
     def __init__(self, block_size: int, secret: bytes | None = None) -> None:
         self._block_size = block_size
-        self._hasher = hashlib.blake2b(key=secret or secrets.token_bytes(32), digest_size=KEY_BYTES)
+        self._hasher = hashlib.blake2b(key=secret or new_secret(), digest_size=KEY_BYTES)
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
 

@@ -7,6 +7,8 @@ What may not be added here: who runs next (the scheduler), how a step is compute
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from functools import partial
 
 from xllm_framework.batch import Batch, BatchGroup, ForwardInput, ForwardInputBuilder, ForwardOutput
 from xllm_framework.config import XLLMConfig
@@ -14,6 +16,7 @@ from xllm_framework.errors import XLLMError
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
 from xllm_runtime.executor.warm_up import warm_up_input
+from xllm_runtime.platform import NULL_DEVICE, select_platform, selects_cpu
 from xllm_runtime.worker import LocalWorkerClient, ThreadedWorkerClient, WorkerClient, start_worker
 
 WARM_UP_TOKENS = 2
@@ -43,6 +46,8 @@ class LLMEngine:
         if self.num_host_blocks:
             for client in self._clients:
                 client.allocate_host_blocks(self.num_host_blocks)
+        self.num_ranks = len(self._clients)
+        """Data-parallel ranks."""
         self._builder = ForwardInputBuilder(self.block_size, args.eos_token_ids)
         first = self._clients[0]
         self.model_impl, self.device, self.dtype = first.model_impl, first.device, first.dtype
@@ -99,10 +104,30 @@ class LLMEngine:
 
 
 def _start_workers(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> list[WorkerClient]:
-    """Return one client a rank; workers on other ranks come with parallelism."""
-    if config.scheduler.enable_schedule_overlap:
-        return [ThreadedWorkerClient(lambda: start_worker(config, files, args))]
-    return [LocalWorkerClient(start_worker(config, files, args))]
+    """Return one client a rank. Several workers, or one that computes while the next step is planned, have threads of their own."""
+    num_ranks = config.parallel.dp_size
+    if num_ranks == 1 and not config.scheduler.enable_schedule_overlap:
+        return [LocalWorkerClient(start_worker(config, files, args))]
+    clients: list[WorkerClient] = []
+    try:
+        clients.extend(
+            ThreadedWorkerClient(partial(start_worker, _rank_config(config, rank), files, args))
+            for rank in range(num_ranks)
+        )
+    except BaseException:
+        for client in clients:
+            client.close()
+        raise
+    return clients
+
+
+def _rank_config(config: XLLMConfig, rank: int) -> XLLMConfig:
+    """Return the options of one rank's worker: of several accelerators, it takes the one with its number."""
+    device = config.model.device
+    if config.parallel.dp_size == 1 or device == NULL_DEVICE or ":" in device or selects_cpu(device):
+        return config
+    kind = select_platform(device).name
+    return replace(config, model=replace(config.model, device=f"{kind}:{rank}"))
 
 
 def _collect(client: WorkerClient) -> ForwardOutput | XLLMError:

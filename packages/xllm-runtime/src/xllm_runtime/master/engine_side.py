@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead, XLLMError
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import BlockManager, HashPrefixCache, new_secret
 from xllm_framework.model import load_model_args
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import StoppingChecker
@@ -45,17 +45,10 @@ def run_engine_side(
     try:
         args = load_model_args(files)
         engine = engine_class(config, files, args)
-        has_prefix_cache = config.kv_cache.enable_prefix_cache
-        block_manager = BlockManager(
-            engine.num_blocks,
-            engine.block_size,
-            enable_prefix_cache=has_prefix_cache,
-            num_host_blocks=engine.num_host_blocks,
-        )
-        block_manager.can_copy_blocks = engine.can_copy_blocks
+        ranks = _block_managers(config, engine)
         scheduler = Scheduler(
             scheduler_config(config.scheduler, engine.device),
-            block_manager,
+            ranks,
             StoppingChecker(args.eos_token_ids, engine.max_model_len),
         )
         loop = EngineLoop(
@@ -75,7 +68,7 @@ def run_engine_side(
     emit(
         EngineReady(
             max_model_len=engine.max_model_len,
-            num_blocks=block_manager.num_usable_blocks,
+            num_blocks=sum(blocks.num_usable_blocks for blocks in ranks),
             block_size=engine.block_size,
             vocab_size=engine.vocab_size,
             model_impl=engine.model_impl,
@@ -92,6 +85,23 @@ def run_engine_side(
     finally:
         heartbeat.stop()
         engine.close()
+
+
+def _block_managers(config: XLLMConfig, engine: LLMEngine) -> list[BlockManager]:
+    """Return one block manager a data-parallel rank. Their prefix caches make equal keys, so that a prompt is hashed once."""
+    secret = new_secret()
+    managers = []
+    for _ in range(engine.num_ranks):
+        blocks = BlockManager(
+            engine.num_blocks,
+            engine.block_size,
+            enable_prefix_cache=config.kv_cache.enable_prefix_cache,
+            prefix_cache=HashPrefixCache(engine.block_size, secret),
+            num_host_blocks=engine.num_host_blocks,
+        )
+        blocks.can_copy_blocks = engine.can_copy_blocks
+        managers.append(blocks)
+    return managers
 
 
 def _vocabulary(files: ModelFiles, vocab_size: int, eos_token_ids: tuple[int, ...]) -> Vocabulary:

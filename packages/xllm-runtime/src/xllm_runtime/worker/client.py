@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.errors import EngineDead
 from xllm_framework.kv_cache import BlockMoves
@@ -33,6 +35,15 @@ class Worker(Protocol):
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
         """Compute one step. Nothing but KV in the input's slots changes, so a step that raised can be repeated."""
+
+
+def execute_step(worker: Worker, forward_input: ForwardInput) -> ForwardOutput:
+    """Move blocks, which must happen even if the step cannot be computed; then compute it, unless the rank has no work."""
+    if forward_input.moves is not None:
+        worker.move_blocks(forward_input.moves)
+    if forward_input.num_sequences == 0:
+        return ForwardOutput(np.empty(0, np.int32))
+    return worker.execute(forward_input)
 
 
 class WorkerClient(Protocol):
@@ -100,10 +111,7 @@ class LocalWorkerClient:
         forward_input, self._submitted = self._submitted, None
         if forward_input is None:
             raise EngineDead("A step was collected from a worker that was given none.")
-        worker = self._living_worker()
-        if forward_input.moves is not None:
-            worker.move_blocks(forward_input.moves)
-        return worker.execute(forward_input)
+        return execute_step(self._living_worker(), forward_input)
 
     def close(self) -> None:
         """See `WorkerClient.close`."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.batch.placeholders import replace_placeholders
 from xllm_framework.errors import EngineDead
-from xllm_runtime.worker.client import Worker
+from xllm_runtime.worker.client import Worker, execute_step
 
 _Call = Callable[[Worker], object]
 
@@ -101,9 +101,10 @@ class ThreadedWorkerClient:
 
     def _execute(self, worker: Worker, forward_input: ForwardInput) -> ForwardOutput:
         drawn, self._drawn = self._drawn, None
-        if forward_input.moves is not None:  # first, because they must happen even if the step cannot be computed
-            worker.move_blocks(forward_input.moves)
+        moves, forward_input.moves = forward_input.moves, None
+        if moves is not None:  # first, because they must happen even if the step before failed
+            worker.move_blocks(moves)
         replace_placeholders(forward_input, drawn)
-        output = worker.execute(forward_input)
+        output = execute_step(worker, forward_input)
         self._drawn = output.token_ids
         return output
