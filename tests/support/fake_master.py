@@ -11,7 +11,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from xllm_framework.config import ModelConfig
 from xllm_framework.errors import EngineDead, InvalidRequest, QueueFull, RequestTooLong
+from xllm_framework.model import ModelArgs
+from xllm_framework.model.pooling import PoolingSettings
 from xllm_framework.request import (
     FinishReason,
     RequestOutput,
@@ -22,10 +27,22 @@ from xllm_framework.request import (
 )
 from xllm_framework.request.messages import AddRequest, EngineReady, EngineStats
 from xllm_runtime.master import ChatInput, PreparedRequest
+from xllm_runtime.master.pooling_requests import PoolingRequests
+from xllm_runtime.master.request_factory import RequestFactory
+from xllm_runtime.master.scoring import select_scorer
 
 OnOutput = Callable[[RequestOutput], None]
 END = 256
 """The special token that ends a text."""
+MODEL_SHAPE = {
+    "architecture": "Fake",
+    "model_type": "fake",
+    "vocab_size": 257,
+    "hidden_size": 4,
+    **dict.fromkeys(("intermediate_size", "num_layers", "num_heads", "num_kv_heads"), 1),
+    "head_dim": 4,
+    "max_position_embeddings": 4096,
+}
 
 
 class ByteTokenizer:
@@ -36,6 +53,9 @@ class ByteTokenizer:
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
         return bytes(token_id for token_id in ids if token_id != END).decode("utf-8", "replace")
+
+    def max_text_length(self, max_tokens: int) -> int:
+        return max_tokens
 
     def token_bytes(self, id: int) -> bytes:  # noqa: A002
         return b"<end>" if id == END else bytes([id])
@@ -61,6 +81,10 @@ class FakeMaster:
         self.model_name = "org/fake"
         self.tokenizer = ByteTokenizer()
         self.ready = EngineReady(max_model_len, 64, 16, 257, "python", "cpu", "float32")
+        factory = RequestFactory(self.tokenizer, None, max_model_len=max_model_len, vocab_size=257)
+        args = ModelArgs(**MODEL_SHAPE)
+        self.pooling = PoolingRequests(factory, args, PoolingSettings())
+        self.scorer = select_scorer(ModelConfig(), self.model_name, args, self.tokenizer, factory, self.pooling)
         self.stats = EngineStats(num_blocks=64, num_free_blocks=64)
         self.reply = [*reply, END]
         self.hold_at: int | None = None
@@ -175,7 +199,7 @@ class FakeMaster:
                     self._step(running)
 
     def _step(self, running: _Running) -> None:
-        params = running.prepared.sampling
+        params, pooling = running.prepared.sampling, running.prepared.message.pooling
         position = running.position
         running.position += 1
         if position == self.fail_at:
@@ -192,6 +216,11 @@ class FakeMaster:
         if outputs[0].token_ids:
             running.timings.first_token_s = running.timings.first_token_s or now_s
             running.timings.last_token_s = now_s
+        if pooling is not None:
+            sequence = SequenceOutput(0, finish_reason=FinishReason.STOP)
+            sequence.pooled = np.array([len(running.prepared.prompt_token_ids), 1, 2, 2], np.float32)
+            self._finish(running, self._output(running, [sequence], True))
+            return
         if is_last:
             running.timings.finished_s = now_s
         output = self._output(running, outputs, is_last)

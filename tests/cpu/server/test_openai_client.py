@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import openai
 import pytest
-from openai.types import Completion, Model
+from openai.types import Completion, CreateEmbeddingResponse, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from xllm_script_model import RAISE, script
 
@@ -89,7 +89,7 @@ def test_errors_have_the_classes_that_clients_catch(client: openai.OpenAI, serve
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("gpt-4")
     with pytest.raises(openai.NotFoundError):
-        client.embeddings.create(model=server.model, input="x")
+        client.moderations.create(input="x")
     with pytest.raises(openai.InternalServerError):
         client.chat.completions.create(model=server.model, messages=user(RAISE))
     with pytest.raises(openai.APIError, match="raises"):
@@ -106,3 +106,15 @@ def test_the_key() -> None:
         pytest.raises(openai.AuthenticationError),
     ):
         client.models.list()
+
+
+def test_embeddings(client: openai.OpenAI, server: ServerProcess) -> None:
+    raw = client.embeddings.with_raw_response.create(model=server.model, input=["one", "two"], encoding_format="float")
+    plain = CreateEmbeddingResponse.model_validate_json(raw.content)
+    packed = client.embeddings.create(model=server.model, input=["one", "two"])  # base64, unpacked by the client
+    for first, second in zip(plain.data, packed.data, strict=True):
+        assert first.embedding == pytest.approx(second.embedding, abs=1e-6)
+        assert sum(number * number for number in first.embedding) == pytest.approx(1.0, abs=1e-5)
+    assert packed.usage.prompt_tokens == packed.usage.total_tokens > 0
+    short = client.embeddings.create(model=server.model, input=[[1, 2, 3]], dimensions=2)
+    assert len(short.data[0].embedding) == 2

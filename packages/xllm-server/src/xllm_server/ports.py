@@ -11,7 +11,9 @@ from typing import Protocol, Unpack
 from xllm_framework.request import RequestOutput, SamplingParams
 from xllm_framework.request.messages import EngineReady, EngineStats, PauseMode
 from xllm_runtime.master import ChatInput, PreparedRequest
+from xllm_runtime.master.pooling_requests import PoolingRequests
 from xllm_runtime.master.prepared_request import RequestOptions
+from xllm_runtime.master.scoring import Scorer
 
 
 class Tokenizer(Protocol):
@@ -52,6 +54,14 @@ class Master(Protocol):
     @property
     def stats(self) -> EngineStats:
         """The engine's newest gauges and counters."""
+
+    @property
+    def pooling(self) -> PoolingRequests:
+        """Makes embedding requests and finishes their vectors."""
+
+    @property
+    def scorer(self) -> Scorer:
+        """Scores pairs of texts."""
 
     def prepare_completion(
         self,

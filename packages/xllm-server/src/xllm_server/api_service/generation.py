@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from starlette.requests import Request
 
-from xllm_framework.errors import ShuttingDown
+from xllm_framework.errors import QueueFull, ShuttingDown
 from xllm_framework.request import FinishReason, RequestOutput
 from xllm_framework.request.output import SequenceOutput
 from xllm_runtime.master import PreparedRequest
@@ -22,6 +22,9 @@ from xllm_server.api_service.output_bridge import OutputQueue, PromptOutput
 from xllm_server.errors import error_of_kind
 from xllm_server.protocol.usage import Usage
 from xllm_server.state import ServerState
+
+RETRY_S = 0.005
+"""Before a prompt is offered again to a full queue."""
 
 
 class Generation:
@@ -72,7 +75,10 @@ class Generation:
             return
         for index, prepared in enumerate(self.prepared):
             self._totals[index] = _PromptTotals()
-            self._state.master.submit(prepared, self._callback(index, is_streamed=is_streamed))
+            await self._submit(prepared, self._callback(index, is_streamed=is_streamed))
+            if self._queue.is_closed:
+                self._state.master.cancel(prepared.request_id)
+                return
             self._running[index] = prepared.request_id
             self._state.metrics.request_started()
 
@@ -132,6 +138,20 @@ class Generation:
         if self._watcher is not None:
             self._watcher.cancel()
         self._state.admission.leave()
+
+    async def _submit(self, prepared: PreparedRequest, on_output: Callable[[RequestOutput], None]) -> None:
+        """Submit one prompt; where the queue is full of those before it, wait for room.
+
+        Raises:
+            QueueFull: it is full, and none of ours runs.
+        """
+        while not self._queue.is_closed:
+            try:
+                return self._state.master.submit(prepared, on_output)
+            except QueueFull:
+                if not self._running:
+                    raise
+            await asyncio.sleep(RETRY_S)
 
     def _callback(self, index: int, *, is_streamed: bool) -> Callable[[RequestOutput], None]:
         bridge, queue = self._state.bridge, self._queue

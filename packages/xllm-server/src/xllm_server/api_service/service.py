@@ -33,7 +33,7 @@ from xllm_server.state import ServerState
 LARGE_BODY_BYTES = 32 * 1024
 """Bodies above this are parsed in the thread pool."""
 LARGE_ANSWER_TOKENS = 2048
-"""Whole answers of more tokens are rendered in the thread pool."""
+"""Whole answers of more tokens, or numbers of vectors, are rendered in the thread pool."""
 CLIENT_LEFT = 499
 """Status of an answer that nobody reads; the log and the metrics see it."""
 
@@ -107,7 +107,7 @@ class GenerationService(ABC, Generic[BodyT]):
         def encode() -> bytes:
             return msgspec.json.encode(rendering.whole(results, generation))
 
-        if sum(result.num_output_tokens for result in results) < LARGE_ANSWER_TOKENS:
+        if sum(_size(result) for result in results) < LARGE_ANSWER_TOKENS:
             return encode()
         return await asyncio.get_running_loop().run_in_executor(self._state.executor, encode)
 
@@ -136,6 +136,12 @@ async def read_request(state: ServerState, http: Request, body_type: type[BodyT]
     state.check_model(body.model)
     shorten_timeout(body, http.headers)
     return body
+
+
+def _size(result: RequestOutput) -> int:
+    """Return how many tokens and numbers of vectors a result has."""
+    vectors = [output.pooled for output in result.outputs if output.pooled is not None]
+    return result.num_output_tokens + sum(map(len, vectors))
 
 
 async def _events(generation: Generation, rendering: Rendering) -> AsyncGenerator[bytes, None]:

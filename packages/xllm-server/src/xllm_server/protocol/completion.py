@@ -10,6 +10,7 @@ from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import SamplingParams
 from xllm_server.protocol.engine_request import Int32, Int64
 from xllm_server.protocol.generation import GenerationRequest
+from xllm_server.protocol.token_inputs import texts_or_tokens
 from xllm_server.protocol.usage import Usage
 
 DEFAULT_MAX_TOKENS = 16
@@ -48,20 +49,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
         Raises:
             InvalidRequest: none, an empty one, too many, or texts and tokens mixed.
         """
-        prompts: list[str | list[int]]
-        if isinstance(self.prompt, str):
-            prompts = [self.prompt]
-        elif self.prompt and all(isinstance(item, int) for item in self.prompt):
-            prompts = [[item for item in self.prompt if isinstance(item, int)]]
-        elif any(isinstance(item, int) for item in self.prompt):
-            raise InvalidRequest("prompt must not mix token ids with texts or lists.", "prompt")
-        else:
-            prompts = [item for item in self.prompt if not isinstance(item, int)]
-        if not prompts or not all(prompts):
-            raise InvalidRequest("prompt must not be empty.", "prompt")
-        if len(prompts) > MAX_PROMPTS:
-            raise InvalidRequest(f"prompt holds {len(prompts)} prompts, but at most {MAX_PROMPTS} are taken.", "prompt")
-        return prompts
+        return texts_or_tokens(self.prompt, "prompt", MAX_PROMPTS)
 
     def to_sampling(self) -> SamplingParams:
         """Return the sampling options.

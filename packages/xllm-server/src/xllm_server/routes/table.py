@@ -11,17 +11,21 @@ from fastapi import APIRouter
 from xllm_server.protocol.chat import ChatCompletionRequest
 from xllm_server.protocol.completion import CompletionRequest
 from xllm_server.protocol.messages import CountTokensRequest, MessagesRequest
+from xllm_server.protocol.pooling import EmbeddingRequest, RerankRequest, ScoreRequest
 from xllm_server.protocol.responses import ResponsesRequest
 from xllm_server.protocol.sample import SampleRequest
 from xllm_server.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from xllm_server.routes.chat import chat_router
 from xllm_server.routes.completions import completions_router
 from xllm_server.routes.control import PauseRequest, control_router
+from xllm_server.routes.embeddings import embeddings_router
 from xllm_server.routes.messages import messages_router
 from xllm_server.routes.models import models_router
 from xllm_server.routes.operations import operations_router
+from xllm_server.routes.rerank import rerank_router
 from xllm_server.routes.responses import responses_router
 from xllm_server.routes.sample import sample_router
+from xllm_server.routes.score import score_router
 from xllm_server.routes.tokens import tokens_router
 from xllm_server.routes.web import web_router
 from xllm_server.state import ServerState
@@ -45,6 +49,9 @@ ROUTE_GROUPS = (
     RouteGroup(responses_router, (ResponsesRequest,), TEXT),
     RouteGroup(messages_router, (MessagesRequest, CountTokensRequest), TEXT),
     RouteGroup(sample_router, (SampleRequest,), LLM),
+    RouteGroup(embeddings_router, (EmbeddingRequest,), LLM),
+    RouteGroup(rerank_router, (RerankRequest,), LLM),
+    RouteGroup(score_router, (ScoreRequest,), LLM),
     RouteGroup(tokens_router, (TokenizeRequest, DetokenizeRequest), TEXT),
     RouteGroup(models_router, (), ALL),
     RouteGroup(operations_router, (), ALL),
