@@ -51,6 +51,25 @@ TOKENS = {
     "vision_start_token_id": IDS["<|vision_start|>"],
     "vision_end_token_id": IDS["<|vision_end|>"],
 }
+QWEN3_TEXT = {
+    **TEXT,
+    "head_dim": 16,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "mrope_section": [4, 2, 2],
+        "mrope_interleaved": True,
+    },
+}
+QWEN3_VISION = {
+    "depth": 4,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 64,
+    "deepstack_visual_indexes": [0, 2],
+}
 CONFIGS: dict[str, dict[str, Any]] = {
     "qwen2_vl": {
         "text_config": TEXT,
@@ -71,21 +90,57 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
         **TOKENS,
     },
+    "qwen3_vl": {"text_config": QWEN3_TEXT, "vision_config": QWEN3_VISION, **TOKENS},
+    "qwen3_vl_moe": {
+        "text_config": {
+            **QWEN3_TEXT,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [1],
+        },
+        "vision_config": QWEN3_VISION,
+        **TOKENS,
+    },
 }
 CLASSES = {
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
+    "qwen3_vl": "Qwen3VLForConditionalGeneration",
+    "qwen3_vl_moe": "Qwen3VLMoeForConditionalGeneration",
 }
-PREPROCESSORS: dict[str, dict[str, Any]] = {
-    name: {
-        "image_processor_type": "Qwen2VLImageProcessor",
-        "size": {"shortest_edge": 28 * 28 * 4, "longest_edge": 28 * 28 * 64},
-        "patch_size": 14,
-        "temporal_patch_size": 2,
-        "merge_size": 2,
-    }
-    for name in ("qwen2_vl", "qwen2_5_vl")
+QWEN2_IMAGES = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "size": {"shortest_edge": 28 * 28 * 4, "longest_edge": 28 * 28 * 64},
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
 }
+QWEN2_VIDEOS = {
+    **QWEN2_IMAGES,
+    "video_processor_type": "Qwen2VLVideoProcessor",
+    "size": {"shortest_edge": 28 * 28 * 4, "longest_edge": 28 * 28 * 16},
+}
+QWEN3_IMAGES = {
+    **QWEN2_IMAGES,
+    "size": {"shortest_edge": 32 * 32 * 4, "longest_edge": 32 * 32 * 64},
+    "patch_size": 16,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+QWEN3_VIDEOS = {
+    **QWEN3_IMAGES,
+    "video_processor_type": "Qwen3VLVideoProcessor",
+    "size": {"shortest_edge": 32 * 32 * 4, "longest_edge": 32 * 32 * 96},
+}
+PREPROCESSORS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "qwen2_vl": (QWEN2_IMAGES, QWEN2_VIDEOS),
+    "qwen2_5_vl": (QWEN2_IMAGES, QWEN2_VIDEOS),
+    "qwen3_vl": (QWEN3_IMAGES, QWEN3_VIDEOS),
+    "qwen3_vl_moe": (QWEN3_IMAGES, QWEN3_VIDEOS),
+}
+"""Settings of images and of videos."""
 
 
 @cache
@@ -99,7 +154,8 @@ def tiny_vision_checkpoint(model_type: str) -> Path:
     randomise(model, 0)
     model.save_pretrained(folder)
     _write_tokenizer(folder)
-    (folder / "preprocessor_config.json").write_text(json.dumps(PREPROCESSORS[model_type]))
+    for name, settings in zip(("preprocessor", "video_preprocessor"), PREPROCESSORS[model_type], strict=True):
+        (folder / f"{name}_config.json").write_text(json.dumps(settings))
     return folder
 
 
@@ -161,7 +217,7 @@ class Reference:
     def greedy(self, inputs: dict[str, torch.Tensor], num_tokens: int) -> list[int]:
         """Return the most probable continuation, end tokens included."""
         output = self.model.generate(
-            **inputs, max_new_tokens=num_tokens, min_new_tokens=num_tokens, do_sample=False, use_cache=True
+            **inputs, max_new_tokens=num_tokens, eos_token_id=-1, do_sample=False, use_cache=True
         )
         return output[0, inputs["input_ids"].shape[1] :].tolist()
 

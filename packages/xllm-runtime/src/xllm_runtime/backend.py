@@ -11,7 +11,14 @@ from xllm_framework.model.source import ModelFiles
 
 ServedBackend = Literal["llm", "vlm", "dit", "rec"]
 
-VLM_ARCHITECTURES: frozenset[str] = frozenset({"Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"})
+VLM_ARCHITECTURES: frozenset[str] = frozenset(
+    {
+        "Qwen2VLForConditionalGeneration",
+        "Qwen2_5_VLForConditionalGeneration",
+        "Qwen3VLForConditionalGeneration",
+        "Qwen3VLMoeForConditionalGeneration",
+    }
+)
 """Architectures, as config.json has them, that see images: `auto` serves them by the vlm backend."""
 REC_ARCHITECTURES: frozenset[str] = frozenset()
 """Architectures that are made for recommendation; a language model becomes one by `--backend rec` alone."""

@@ -40,6 +40,8 @@ class StepBudget:
     """Sequences scheduled in this step so far."""
     can_admit: bool = True
     """False once a waiting sequence was refused, or a running one preempted: nobody else is admitted in this step."""
+    num_encoder_tokens_left: int = 2**62
+    """Embeddings of images and videos that the step can still make."""
     is_limiting_decodes: bool = False
     """Whether a decode that does not fit `limit_s` has to wait, too."""
     is_paced: bool = False

@@ -6,8 +6,10 @@ from math import inf
 
 from xllm_framework.batch import Batch, ScheduledSequence
 from xllm_framework.config import SchedulerConfig
+from xllm_framework.multimodal.prompt_media import PromptMedia
 from xllm_framework.request import SequenceStatus
 from xllm_scheduler.budget import StepBudget
+from xllm_scheduler.encoder_budget import tokens_within_encoder_budget
 from xllm_scheduler.latency import LatencyModel
 
 MIN_CHUNK = 50
@@ -20,14 +22,23 @@ class ChunkSizer:
     def __init__(self, config: SchedulerConfig, latency: LatencyModel | None) -> None:
         self.can_chunk = config.enable_chunked_prefill
         self.max_chunk = (self.can_chunk and config.max_prefill_chunk) or config.max_num_batched_tokens
+        self.max_encoder_tokens = config.max_encoder_tokens
         self.latency = latency
 
-    def size(self, start: int, num_uncomputed: int, rank: int, budget: StepBudget) -> int:
-        """Return how many of `num_uncomputed` tokens behind `start` others the step computes on `rank`; maybe 0."""
+    def size(
+        self, start: int, num_uncomputed: int, rank: int, budget: StepBudget, media: PromptMedia | None = None
+    ) -> int:
+        """Return how many of `num_uncomputed` tokens behind `start` others the step computes on `rank`; maybe 0.
+
+        `media` are the prompt's images and videos.
+        """
         num_left = budget.ranks[rank].num_prompt_tokens_left
         if num_left < min(MIN_CHUNK, num_uncomputed) and budget.num_scheduled:
             return 0
-        return self._within_time(start, min(num_uncomputed, self.max_chunk, num_left), num_uncomputed, rank, budget)
+        size = self._within_time(start, min(num_uncomputed, self.max_chunk, num_left), num_uncomputed, rank, budget)
+        if media is None or not self.can_chunk:
+            return size
+        return tokens_within_encoder_budget(media, start, size, self.max_encoder_tokens, budget)
 
     def fits_time(self, start: int, rank: int, budget: StepBudget) -> bool:
         """Whether a decode behind `start` tokens may run; only decodes that are limited are asked."""
@@ -49,7 +60,7 @@ class ChunkSizer:
         """Make chunks of `batch` longer, the first ones first, while tokens and time of the step are left."""
         for item in batch:
             num_left = item.sequence.num_tokens - item.start - item.num_scheduled_tokens
-            if num_left <= 0 or item.sequence.status is SequenceStatus.DECODE:
+            if num_left <= 0 or item.sequence.status is SequenceStatus.DECODE or item.request.media is not None:
                 continue
             end = item.start + item.num_scheduled_tokens
             most = min(num_left, budget.ranks[rank].num_prompt_tokens_left)

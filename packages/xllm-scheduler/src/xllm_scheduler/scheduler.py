@@ -29,6 +29,7 @@ from xllm_scheduler.admission import Admission
 from xllm_scheduler.beam import BeamGroup
 from xllm_scheduler.budget import RankBudget, StepBudget
 from xllm_scheduler.chunking import ChunkSizer
+from xllm_scheduler.encoder_budget import charge_encoder
 from xllm_scheduler.latency import LatencyModel, load_latency_model
 from xllm_scheduler.lifecycle import Lifecycle
 from xllm_scheduler.logprobs import needs_every_position
@@ -267,6 +268,8 @@ class Scheduler:
                 ranks[sequence.rank].num_tokens_left -= num_tokens
                 if num_tokens > 1:
                     ranks[sequence.rank].num_prompt_tokens_left -= num_tokens
+                    if item.request.media is not None:
+                        charge_encoder(item.request.media, item.start, num_tokens, budget)
                 budget.num_tokens_left -= num_tokens
                 budget.num_scheduled += 1
                 if self._has_latency:
@@ -283,7 +286,13 @@ class Scheduler:
     def _new_budget(self) -> StepBudget:
         num_tokens, num_prompt_tokens = self._max_num_tokens, self._pace.num_tokens
         ranks = [RankBudget(num_tokens, num_prompt_tokens, self._constant_s) for _ in self._blocks]
-        return StepBudget(ranks, self._ttft_limit_s, self._tpot_limit_s, is_paced=self._pace.is_kept)
+        return StepBudget(
+            ranks,
+            self._ttft_limit_s,
+            self._tpot_limit_s,
+            is_paced=self._pace.is_kept,
+            num_encoder_tokens_left=self._chunks.max_encoder_tokens,
+        )
 
     def _candidates(self, budget: StepBudget) -> Iterator[QueueEntry]:
         lifecycle = self._lifecycle
@@ -348,7 +357,7 @@ class Scheduler:
         start, rank = sequence.num_computed_tokens, sequence.rank
         num_tokens = sequence.num_tokens - start
         if num_tokens > 1:
-            return chunks.size(start, num_tokens, rank, budget)
+            return chunks.size(start, num_tokens, rank, budget, entry.request.media)
         if budget.ranks[rank].num_tokens_left <= 0:
             return 0
         if budget.is_limiting_decodes and not chunks.fits_time(start, rank, budget):

@@ -31,7 +31,5 @@ class MultimodalConfig:
     """Decoded and resized media that the front side keeps for requests that bring the same files again; 0 keeps none."""
     max_encoder_cache_size: int = 256 * 1024 * 1024
     """Bytes of embeddings that a worker keeps on its device for media that come again, or are computed over several steps."""
-    max_encoder_tokens: int = 8192
-    """Embeddings that one step makes at most, unless one medium alone has more."""
     num_media_threads: int = 4
     """Threads that fetch, decode and resize media."""

@@ -41,6 +41,8 @@ class SchedulerConfig:
     prefill_step_ms: float = 0.0
     """Milliseconds that a step which computes prompts should take; their chunks are sized by how long the steps before took. 0
     takes 75 on a CPU, and sets no limit elsewhere."""
+    max_encoder_tokens: int = 8192
+    """Embeddings of images and videos that one step makes at most, unless one medium alone has more."""
     enable_chunked_prefill: bool = True
     """Split prompts over steps; without it a prompt waits until it fits a step whole."""
     share_leftover_tokens: bool = False

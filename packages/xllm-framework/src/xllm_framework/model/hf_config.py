@@ -27,7 +27,10 @@ _BARE_LAYERS = {
 }
 """Classes of layers without a head, and those that compute them."""
 _QKV_BIAS_ALWAYS = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text")
-_QK_NORM_ALWAYS = ("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_text")
+_QK_NORM_ALWAYS = (
+    *("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_text"),
+    *("qwen3_vl_moe", "qwen3_vl_moe_text"),
+)
 _TIED_BY_DEFAULT = (
     *("bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text"),
     *("gpt2", "gpt_bigcode", "gpt_neo", "mpt", "opt", "smollm3", "starcoder2"),

@@ -36,6 +36,8 @@ MODELS = {
     ),
     "Qwen2VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen25VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration": "xllm_runtime.models.vlm.qwen3_vl_moe:Qwen3VLMoeForConditionalGeneration",
 }
 """Architecture, as config.json has it -> "module:Class" of the `python` implementation."""
 TRANSFORMERS_MODEL = "xllm_runtime.models.transformers_model:TransformersCausalLM"

@@ -19,6 +19,7 @@ from xllm_runtime.processors.image_file import check_pixels, decode_image, uprig
 from xllm_runtime.processors.media_bytes import MediaBytes
 from xllm_runtime.processors.media_parts import MediaSource
 from xllm_runtime.processors.media_processor import MediaProcessor, ProcessedMedia
+from xllm_runtime.processors.video_file import VideoFile
 
 
 class MediaLoader:
@@ -62,13 +63,19 @@ class MediaLoader:
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
-        image = decode_image(content, self._config.max_image_pixels, source.place)
-        processed = self._processor.process_image(image, source.place)
+        processed = self._process_file(content, source)
         with self._lock:
             self._kept[key] = processed
             while len(self._kept) > self._config.max_processor_cache_items:
                 self._kept.popitem(last=False)
         return processed
+
+    def _process_file(self, content: bytes, source: MediaSource) -> ProcessedMedia:
+        limit, place = self._config.max_image_pixels, source.place
+        if source.kind == "image":
+            return self._processor.process_image(decode_image(content, limit, place), place)
+        with VideoFile(content, limit, place) as video:
+            return self._processor.process_video(video, place)
 
     def _process_object(self, content: Any, source: MediaSource) -> ProcessedMedia:
         """Take a picture that a script made."""

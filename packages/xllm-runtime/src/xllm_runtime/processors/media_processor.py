@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
@@ -19,24 +19,16 @@ from xllm_framework.tokenizer import Tokenizer
 if TYPE_CHECKING:
     import PIL.Image
 
+    from xllm_runtime.processors.video_file import FrameIndices, VideoShape
+
 INSTALL = "pip install xllm-runtime[vlm] brings what decodes images and videos"
 PROCESSORS = {
     "Qwen2VLForConditionalGeneration": "xllm_runtime.processors.qwen_vl:QwenVLProcessor",
     "Qwen2_5_VLForConditionalGeneration": "xllm_runtime.processors.qwen_vl:QwenVLProcessor",
+    "Qwen3VLForConditionalGeneration": "xllm_runtime.processors.qwen3_vl:Qwen3VLProcessor",
+    "Qwen3VLMoeForConditionalGeneration": "xllm_runtime.processors.qwen3_vl:Qwen3VLProcessor",
 }
 """Architecture -> "module:Class", made by `Class(config, files, args, tokenizer)`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """Frames that were sampled from a video."""
-
-    frames: npt.NDArray[np.uint8]
-    """[frames, height, width, 3]"""
-    times_s: tuple[float, ...]
-    """When each is shown."""
-    fps: float
-    """Of the video itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +42,16 @@ class ProcessedMedia:
     """How far its frames lie apart on the rotary time axis."""
 
 
+class Video(Protocol):
+    """A file, or what else has frames."""
+
+    def shape(self, choose: FrameIndices) -> VideoShape:
+        """Return what the video is like, and which frames `choose` takes."""
+
+    def frames(self, shape: VideoShape) -> Iterator[npt.NDArray[np.uint8]]:
+        """Yield those frames as uint8 [height, width, 3]; raises `InvalidRequest` for a broken file."""
+
+
 class MediaProcessor(Protocol):
     """The rules of one model family. Thread-safe."""
 
@@ -61,14 +63,11 @@ class MediaProcessor(Protocol):
     def process_image(self, image: PIL.Image.Image, place: str) -> ProcessedMedia:
         """Return an RGB picture in the model's shape. Raises `InvalidRequest`, naming `place`, if it has none."""
 
-    def process_video(self, clip: Clip, place: str) -> ProcessedMedia:
+    def process_video(self, video: Video, place: str) -> ProcessedMedia:
         """Return a video in the model's shape; raises as `process_image` does."""
 
     def place(self, num_tokens: int, items: list[MediaItem], time_steps: Sequence[float]) -> PromptMedia:
         """Return the media of a prompt with their positions; `time_steps` are those of the items."""
-
-    def frame_rate(self) -> float:
-        """Return how many frames a second are taken of a video where nobody says otherwise."""
 
 
 def load_media_processor(

@@ -6,21 +6,25 @@ are padded to pairs by repeating the last one. Sources: the models' own processo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import PIL.Image
 
 from xllm_framework.config import MultimodalConfig
-from xllm_framework.errors import InvalidRequest, ModelLoadError
+from xllm_framework.errors import ModelLoadError
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_framework.multimodal import MediaItem, PositionRule, PromptMedia, multimodal_positions
 from xllm_framework.multimodal.media_item import MediaKind, hash_media
 from xllm_framework.tokenizer import Tokenizer
-from xllm_runtime.processors.media_processor import Clip, ProcessedMedia
-from xllm_runtime.processors.resize import Pixels, resize_image, smart_size
+from xllm_runtime.processors.media_processor import ProcessedMedia, Video
+from xllm_runtime.processors.resize import Pixels, resize_frame, resize_image, smart_size
 from xllm_runtime.processors.settings import Defaults, MediaSettings, load_image_settings, load_video_settings
+from xllm_runtime.processors.video_file import VideoShape
 
+MIN_FRAMES, MAX_FRAMES, DEFAULT_FPS = 4, 768, 2.0
 IMAGE_DEFAULTS = Defaults(56 * 56, 28 * 28 * 1280)
 VIDEO_DEFAULTS = Defaults(128 * 28 * 28, 28 * 28 * 768)
 
@@ -32,10 +36,13 @@ class QwenVLProcessor:
         ModelLoadError: config.json does not name the model's image and video tokens, or settings are broken.
     """
 
+    splits_frames: ClassVar[bool] = False
+    """See `PositionRule.splits_frames`."""
+
     def __init__(self, config: MultimodalConfig, files: ModelFiles, args: ModelArgs, tokenizer: Tokenizer) -> None:
         self.image = load_image_settings(files, IMAGE_DEFAULTS)
         self.video = load_video_settings(files, VIDEO_DEFAULTS)
-        self.targets = {"image": _token_id(args, "image_token_id"), "video": _token_id(args, "video_token_id")}
+        self.targets = {"image": token_id_of(args, "image_token_id"), "video": token_id_of(args, "video_token_id")}
         self.marks = {token_id: kind for kind, token_id in self.targets.items()}
         vision = args.raw.get("vision_config") or {}
         self._tokens_per_second = float(vision.get("tokens_per_second") or 0.0)
@@ -48,24 +55,46 @@ class QwenVLProcessor:
         item = media_item("image", resize_image(image, height, width)[None], settings)
         return ProcessedMedia(item, [self.targets["image"]] * num_tokens(item, settings))
 
-    def process_video(self, clip: Clip, place: str) -> ProcessedMedia:
+    def process_video(self, video: Video, place: str) -> ProcessedMedia:
         """See `MediaProcessor.process_video`."""
-        raise InvalidRequest(f"{place} is a video, which this model does not take here.", "messages")
+        shape = video.shape(self._choose_frames)
+        height, width = self._size(shape.height, shape.width, self.video, place)
+        fps = len(shape.indices) / shape.num_frames * shape.fps
+        step = self._tokens_per_second * self.video.temporal_patch_size / fps if self._tokens_per_second else 1.0
+        item = media_item("video", stacked_frames(video, shape, (height, width), self.video), self.video, f"{step}")
+        return ProcessedMedia(item, [self.targets["video"]] * num_tokens(item, self.video), step)
 
     def place(self, num_tokens: int, items: list[MediaItem], time_steps: Sequence[float]) -> PromptMedia:
         """See `MediaProcessor.place`."""
-        rule = PositionRule(self.image.merge_size)
+        rule = PositionRule(self.image.merge_size, self.splits_frames)
         positions, delta = multimodal_positions(num_tokens, items, rule, time_steps)
         return PromptMedia(items, positions.tobytes(), delta)
 
-    def frame_rate(self) -> float:
-        """See `MediaProcessor.frame_rate`."""
-        return self._config.video_fps or 2.0
+    def _choose_frames(self, num_frames: int, fps: float) -> list[int]:
+        """Take so many frames a second, a multiple of those that become one patch, evenly."""
+        pair = self.video.temporal_patch_size
+        most = min(self._config.max_video_frames, int(self.video.raw.get("max_frames") or MAX_FRAMES), num_frames)
+        count = num_frames / fps * frame_rate(self._config, self.video)
+        count = min(max(count, MIN_FRAMES), most // pair * pair, num_frames)
+        count = max(math.floor(count / pair) * pair, 1)
+        return [int(index) for index in np.arange(0, num_frames, num_frames / count, dtype=np.float64)[:count]]
 
     @staticmethod
     def _size(height: int, width: int, settings: MediaSettings, place: str) -> tuple[int, int]:
         unit = settings.patch_size * settings.merge_size
         return smart_size(height, width, unit, settings.min_pixels, settings.max_pixels, place)
+
+
+def frame_rate(config: MultimodalConfig, settings: MediaSettings) -> float:
+    """Return how many frames a second are taken: as the operator says, else as the model does."""
+    return config.video_fps or float(settings.raw.get("fps") or DEFAULT_FPS)
+
+
+def stacked_frames(video: Video, shape: VideoShape, size: tuple[int, int], settings: MediaSettings) -> Pixels:
+    """Return uint8 [frames, *size, 3], resized one by one; the last one repeats until they fill whole patches."""
+    frames = [resize_frame(frame, *size) for frame in video.frames(shape)]
+    frames += frames[-1:] * (-len(frames) % settings.temporal_patch_size)
+    return np.stack(frames)
 
 
 def media_item(kind: MediaKind, frames: Pixels, settings: MediaSettings, details: str = "") -> MediaItem:
@@ -86,7 +115,8 @@ def num_tokens(item: MediaItem, settings: MediaSettings) -> int:
     return frames * height * width // settings.merge_size**2
 
 
-def _token_id(args: ModelArgs, name: str) -> int:
+def token_id_of(args: ModelArgs, name: str) -> int:
+    """Return the token id that config.json gives as `name`; raises `ModelLoadError` if it gives none."""
     token_id = args.raw.get(name)
     if not isinstance(token_id, int) or not 0 <= token_id < args.vocab_size:
         raise ModelLoadError(f"{name} in config.json is {token_id!r}, not a token id of the model.")

@@ -6,6 +6,7 @@ of when, or how often, the tower runs.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
@@ -33,12 +34,13 @@ class QwenVLForConditionalGeneration(nn.Module):
     """`VisionLanguageModel` of the family; a subclass names its generation."""
 
     style: ClassVar[TowerStyle]
+    language_class: ClassVar[type[LlamaForCausalLM]] = LlamaForCausalLM
 
     def __init__(self, args: ModelArgs, dtype: torch.dtype) -> None:
         super().__init__()
         self.args = args
         self.visual = QwenVisionTower(qwen_vision_args(args), self.style, dtype)
-        self.language = LlamaForCausalLM(args, dtype, rotary_class=MultimodalRotaryEmbedding)
+        self.language = self.language_class(language_args(args), dtype, rotary_class=MultimodalRotaryEmbedding)
 
     @classmethod
     def explain(cls, args: ModelArgs) -> list[str]:
@@ -111,6 +113,11 @@ class Qwen3VLForConditionalGeneration(QwenVLForConditionalGeneration):
     """Qwen3-VL (Bai et al., 2025)."""
 
     style = QWEN3_STYLE
+
+
+def language_args(args: ModelArgs) -> ModelArgs:
+    """Return the arguments of the language model alone: its own part of config.json comes to the top."""
+    return dataclasses.replace(args, raw={**args.raw, **(args.raw.get("text_config") or {})})
 
 
 def renamed_weights(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -1,0 +1,73 @@
+"""Answers about pictures equal transformers', whatever rides on the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from support.vision_cases import CASES, NUM_TOKENS, answer, reference
+from xllm_framework.request import RequestOutput, SamplingParams
+from xllm_runtime.llm import LLM
+
+MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
+GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+FEATURES: dict[str, dict[str, Any]] = {
+    "prefix cache": {},
+    "no prefix cache": {"enable_prefix_cache": False},
+    "chunks inside images": {"max_num_batched_tokens": 9},
+    "chunks without encoder cache": {"max_num_batched_tokens": 13, "max_encoder_cache_size": 0},
+    "overlap": {"enable_schedule_overlap": True, "max_prefill_chunk": 11},
+}
+
+
+@pytest.fixture(params=MODELS)
+def model_type(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def serve(model_type: str, **options: Any) -> LLM:
+    return LLM(
+        str(reference(model_type).folder),
+        dtype="float32",
+        max_model_len=1024,
+        check_integrity=True,
+        threads=1,
+        **options,
+    )
+
+
+@pytest.fixture
+def llm(model_type: str) -> Iterator[LLM]:
+    with serve(model_type) as served:
+        yield served
+
+
+def ask(llm: LLM, params: SamplingParams = GREEDY) -> list[RequestOutput]:
+    return llm.chat([case.messages(with_pictures=True) for case in CASES], params)
+
+
+@pytest.mark.parametrize("features", FEATURES)
+def test_all_cases_in_one_batch_have_transformers_tokens(model_type: str, features: str) -> None:
+    with serve(model_type, **FEATURES[features]) as llm:
+        for repetition in range(2):  # the second finds what the first left in the caches
+            for case, output in zip(CASES, ask(llm), strict=True):
+                assert output.error is None
+                expected = answer(model_type, case).token_ids
+                assert output.outputs[0].token_ids == expected, f"{case.name}, repetition {repetition}"
+
+
+def test_log_probabilities_of_prompts_and_outputs_are_transformers(llm: LLM, model_type: str) -> None:
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0, prompt_logprobs=0)
+    for case, output in zip(CASES, ask(llm, params), strict=True):
+        expected = answer(model_type, case)
+        prompt = expected.inputs["input_ids"][0].tolist()
+        assert output.num_prompt_tokens == len(prompt)
+        found = [item.logprob for item in (output.prompt_logprobs or [])[1:] if item is not None]
+        found += [item.logprob for item in output.outputs[0].logprobs or []]
+        targets = torch.tensor(prompt[1:] + expected.token_ids)
+        rows = expected.logprobs[: len(targets)]
+        torch.testing.assert_close(torch.tensor(found), rows.gather(1, targets[:, None])[:, 0], atol=1e-4, rtol=0)

@@ -1,0 +1,92 @@
+"""Conversations with pictures, and what transformers answers to them. Knows nothing of how they are served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import PIL.Image
+import torch
+
+from support.tiny_vision import Reference, picture
+
+NUM_TOKENS = 32
+
+Part = str | PIL.Image.Image
+
+
+@dataclass(frozen=True, eq=False)
+class VisionCase:
+    """A conversation, (role, parts) a turn."""
+
+    name: str
+    turns: tuple[tuple[str, tuple[Part, ...]], ...]
+
+    def messages(self, *, with_pictures: bool) -> list[dict[str, Any]]:
+        """Return it for `LLM.chat`, or for a chat template, which sees no pictures."""
+        return [
+            {"role": role, "content": [_part(part, with_pictures=with_pictures) for part in parts]}
+            for role, parts in self.turns
+        ]
+
+    @property
+    def pictures(self) -> list[PIL.Image.Image]:
+        """All pictures, in order."""
+        return [part for _, parts in self.turns for part in parts if not isinstance(part, str)]
+
+
+def _part(part: Part, *, with_pictures: bool) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    return {"type": "image", "image": part} if with_pictures else {"type": "image"}
+
+
+CASES = (
+    VisionCase("one image", (("user", (picture(1), "What is it?")),)),
+    VisionCase(
+        "five images",
+        (("user", (*(picture(seed, 60 + 17 * seed, 150 - 11 * seed) for seed in range(2, 7)), "Compare them.")),),
+    ),
+    VisionCase("image after text", (("user", ("Before the picture. ", picture(7, 200, 40), " And after it.")),)),
+    VisionCase(
+        "two turns",
+        (
+            ("user", (picture(8, 84, 140), "First?")),
+            ("assistant", ("A picture.",)),
+            ("user", ("And this one?", picture(9, 33, 71))),
+        ),
+    ),
+    VisionCase("text", (("user", ("No picture at all.",)),)),
+)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What transformers makes of a case."""
+
+    inputs: dict[str, torch.Tensor]
+    token_ids: list[int]
+    logprobs: torch.Tensor
+    """float32 [prompt and output tokens, vocab]."""
+
+
+@cache
+def reference(model_type: str) -> Reference:
+    """Return transformers' model, loaded once."""
+    return Reference(model_type)
+
+
+@cache
+def answer(model_type: str, case: VisionCase) -> Answer:
+    """Return transformers' greedy answer."""
+    ref = reference(model_type)
+    inputs = ref.inputs(case.messages(with_pictures=False), case.pictures)
+    token_ids = ref.greedy(inputs, NUM_TOKENS)
+    more = torch.tensor([token_ids])
+    whole = {
+        **inputs,
+        "input_ids": torch.cat((inputs["input_ids"], more), 1),
+        "mm_token_type_ids": torch.cat((inputs["mm_token_type_ids"], 0 * more.int()), 1),
+    }
+    return Answer(inputs, token_ids, ref.logits(whole).log_softmax(-1))
