@@ -3,6 +3,8 @@ find_package(Threads REQUIRED)
 
 add_library(
   xllm_kernels_cpu STATIC
+  csrc/cpu/beam_attention.cpp
+  csrc/cpu/beam_select.cpp
   csrc/cpu/dispatch.cpp
   csrc/cpu/paged_attention.cpp
   csrc/cpu/row_kernels.cpp
@@ -19,6 +21,7 @@ function(xllm_add_instruction_set name)
   add_library(
     xllm_kernels_cpu_${name} OBJECT
     csrc/cpu/ops/activations.cpp
+    csrc/cpu/ops/beam_attention.cpp
     csrc/cpu/ops/multiply_float.cpp
     csrc/cpu/ops/multiply_quantised.cpp
     csrc/cpu/ops/paged_attention.cpp

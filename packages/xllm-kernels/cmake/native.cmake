@@ -1,6 +1,8 @@
 # xllm_kernels_native: whole-step decoders over xllm_kernels_cpu. Needs neither Python nor nanobind.
 add_library(
   xllm_kernels_native STATIC
+  csrc/native/beam_check.cpp
+  csrc/native/beams.cpp
   csrc/native/decoder.cpp
   csrc/native/kv_cache.cpp
   csrc/native/memory.cpp

@@ -2,6 +2,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include "beams.h"
 #include "launchers.h"
 #include "native.h"
 #include "xllm/kernels/backends.h"
@@ -31,4 +32,5 @@ NB_MODULE(_C, m) {
         nb::call_guard<nb::gil_scoped_release>());
 
   bindings::add_native(m);
+  bindings::add_beams(m);
 }

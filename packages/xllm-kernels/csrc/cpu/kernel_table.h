@@ -3,6 +3,7 @@
 
 #include "attention_plan.h"
 #include "packed_matrix.h"
+#include "xllm/kernels/beam_attention.h"
 #include "xllm/kernels/paged_attention.h"
 #include "xllm/kernels/rms_norm.h"
 #include "xllm/kernels/rotary_embedding.h"
@@ -20,6 +21,8 @@ struct KernelTable {
   void (*attend)(const PagedAttentionArgs& args, const AttentionItem& item, float* partials);
   void (*merge_partials)(const PagedAttentionArgs& args, const AttentionItem& first, int64_t num_parts,
                          float* partials);
+  // Leaves nothing in partials, but needs partial_size(...) floats from item.partial_offset on.
+  void (*attend_beams)(const BeamAttentionArgs& args, const AttentionItem& item, float* partials);
 
   // What multiply reads where a matrix is of type bfloat16; float32 and float16 read float32, the others int8.
   ActivationKind bfloat16_activations;
@@ -34,6 +37,8 @@ struct KernelTable {
   void (*gate)(const float* gate, const float* up, float* out, int64_t count);
   // The first index of the largest of count > 0 numbers, or of the first NaN if there is one.
   int64_t (*largest_index)(const float* x, int64_t count);
+  // Returns the largest of count > 0 numbers, and in *terms the sum of e^(x - largest).
+  float (*log_sum_exp_parts)(const float* x, int64_t count, double* terms);
 };
 
 // The table in use; chosen at the first call.

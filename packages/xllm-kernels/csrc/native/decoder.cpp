@@ -7,10 +7,12 @@
 #include <stdexcept>
 #include <utility>
 
+#include "beam_check.h"
 #include "kv_cache.h"
 #include "step.h"
 #include "step_check.h"
 #include "weights.h"
+#include "xllm/kernels/native/beams.h"
 
 namespace xllm::kernels::native {
 namespace {
@@ -167,6 +169,32 @@ void Decoder::logits(const float* hidden, int64_t num_rows, float* logits) {
   std::iota(rows.begin(), rows.end(), 0);
   multiply_store_rows({hidden, hidden_size, num_rows, hidden_size}, state_->weights.head(),
                       rows_of(logits, rows, vocab_size).data(), state_->memory.stage);
+}
+
+void Decoder::forward_beams(const BeamStepArgs& args, BeamCache& beams, float* logits) {
+  const std::lock_guard lock(state_->mutex);
+  State& state = *state_;
+  if (!state.weights.is_finished() || state.cache.num_blocks() == 0)
+    throw std::invalid_argument("weights and allocate_kv_cache must come before a step");
+  check_beam_step(args, state.shape, state.cache, beams, state.num_positions);
+  const std::vector<int64_t> not_paged(static_cast<size_t>(args.num_rows), -1);
+  const BeamStep step{beams, args.ancestors, args.ancestors_stride, args.round};
+  StepRunner runner(state.shape, state.weights, state.cos_sin.data(), state.cache, state.memory, &step);
+  runner.run({.token_ids = args.token_ids,
+              .positions = args.positions,
+              .slot_mapping = not_paged.data(),
+              .query_start = args.query_start,
+              .seq_lens = args.prompt_lens,
+              .block_tables = args.block_tables,
+              .rows = nullptr,
+              .num_tokens = args.num_rows,
+              .num_seqs = args.num_requests,
+              .num_columns = args.num_columns,
+              .block_table_stride = args.block_table_stride,
+              .num_rows = 0});
+  std::vector<int64_t> rows(static_cast<size_t>(args.num_rows));
+  std::iota(rows.begin(), rows.end(), 0);
+  runner.logits(rows, rows_of(logits, rows, state.shape.vocab_size).data());
 }
 
 void Decoder::greedy(const StepArgs& args, int32_t* token_ids) {

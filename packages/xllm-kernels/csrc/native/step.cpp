@@ -95,6 +95,13 @@ void StepRunner::rotate_and_store_rows(const StepArgs& args, int64_t layer, int6
                                    .key_row_stride = qkv_size(),
                                    .dtype = DType::float32},
                                   begin, end);
+  if (beams_ != nullptr) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float* key = qkv_ + t * qkv_size() + query_size();
+      beams_->cache.store(layer, beams_->round, t, key, key + kv_size());
+    }
+    return;
+  }
   for (int64_t t = begin; t < end; ++t) {
     if (args.slot_mapping[t] < 0) continue;
     const float* key = qkv_ + t * qkv_size() + query_size();
@@ -105,29 +112,38 @@ void StepRunner::rotate_and_store_rows(const StepArgs& args, int64_t layer, int6
 
 void StepRunner::attend(const StepArgs& args, int64_t layer) {
   const int64_t block_elements = cache_.block_size() * kv_size();
-  cpu::paged_attention({.query = qkv_,
-                        .key_cache = cache_.keys(layer),
-                        .value_cache = cache_.values(layer),
-                        .block_tables = args.block_tables,
-                        .query_start = args.query_start,
-                        .seq_lens = args.seq_lens,
-                        .out = attended_,
-                        .num_seqs = args.num_seqs,
-                        .num_query_heads = shape_.num_heads,
-                        .num_kv_heads = shape_.num_kv_heads,
-                        .head_dim = shape_.head_dim,
-                        .block_size = cache_.block_size(),
-                        .block_table_stride = args.block_table_stride,
-                        .query_row_stride = qkv_size(),
-                        .out_row_stride = query_size(),
-                        .key_block_stride = block_elements,
-                        .value_block_stride = block_elements,
-                        .cache_token_stride = shape_.head_dim,
-                        .cache_head_stride = cache_.block_size() * shape_.head_dim,
-                        .sliding_window = shape_.sliding_windows[static_cast<size_t>(layer)],
-                        .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)),
-                        .dtype = DType::float32,
-                        .cache_dtype = cache_.dtype()});
+  PagedAttentionArgs attention{.query = qkv_,
+                               .key_cache = cache_.keys(layer),
+                               .value_cache = cache_.values(layer),
+                               .block_tables = args.block_tables,
+                               .query_start = args.query_start,
+                               .seq_lens = args.seq_lens,
+                               .out = attended_,
+                               .num_seqs = args.num_seqs,
+                               .num_query_heads = shape_.num_heads,
+                               .num_kv_heads = shape_.num_kv_heads,
+                               .head_dim = shape_.head_dim,
+                               .block_size = cache_.block_size(),
+                               .block_table_stride = args.block_table_stride,
+                               .query_row_stride = qkv_size(),
+                               .out_row_stride = query_size(),
+                               .key_block_stride = block_elements,
+                               .value_block_stride = block_elements,
+                               .cache_token_stride = shape_.head_dim,
+                               .cache_head_stride = cache_.block_size() * shape_.head_dim,
+                               .sliding_window = shape_.sliding_windows[static_cast<size_t>(layer)],
+                               .scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)),
+                               .dtype = DType::float32,
+                               .cache_dtype = cache_.dtype()};
+  if (beams_ == nullptr) return cpu::paged_attention(attention);
+  attention.rows_see_all = true;
+  cpu::beam_attention({.prompt = attention,
+                       .beam_key = beams_->cache.keys(layer),
+                       .beam_value = beams_->cache.values(layer),
+                       .ancestors = beams_->ancestors,
+                       .num_rounds = beams_->round + 1,
+                       .beam_round_stride = beams_->cache.round_size(),
+                       .ancestors_stride = beams_->ancestors_stride});
 }
 
 StageInput StepRunner::normed_hidden(int64_t num_rows, const float* norm_weight) const {

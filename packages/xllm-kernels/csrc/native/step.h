@@ -8,6 +8,7 @@
 #include "memory.h"
 #include "product.h"
 #include "weights.h"
+#include "xllm/kernels/native/beams.h"
 #include "xllm/kernels/native/decoder.h"
 
 namespace xllm::kernels::native {
@@ -22,11 +23,19 @@ struct StepMemory {
   Buffer selected;  // [R, hidden_size]
 };
 
+// What a step of beams adds to a step: rows see their whole prompt, and their own keys lie in `cache`.
+struct BeamStep {
+  BeamCache& cache;
+  const int32_t* ancestors;
+  int64_t ancestors_stride;
+  int64_t round;
+};
+
 class StepRunner {
  public:
   StepRunner(const DecoderShape& shape, const Weights& weights, const float* cos_sin_cache, const KVCache& cache,
-             StepMemory& memory)
-      : shape_(shape), weights_(weights), cos_sin_cache_(cos_sin_cache), cache_(cache), memory_(memory) {}
+             StepMemory& memory, const BeamStep* beams = nullptr)
+      : shape_(shape), weights_(weights), cos_sin_cache_(cos_sin_cache), cache_(cache), memory_(memory), beams_(beams) {}
 
   // Runs all layers; the hidden rows [num_tokens, hidden_size] before the last norm stay in memory.
   void run(const StepArgs& args);
@@ -53,6 +62,7 @@ class StepRunner {
   const float* cos_sin_cache_;
   const KVCache& cache_;
   StepMemory& memory_;
+  const BeamStep* beams_;
   float* hidden_ = nullptr;
   float* qkv_ = nullptr;
   float* attended_ = nullptr;

@@ -25,6 +25,49 @@ def why_no_npu() -> str | None: ...
 def get_num_threads() -> int: ...
 def set_num_threads(num_threads: int, pin: bool) -> None: ...
 
+def beam_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    prompt_lens: Tensor,
+    beam_key: Tensor,
+    beam_value: Tensor,
+    ancestors: Tensor,
+    scale: float,
+    out: Tensor,
+) -> None: ...
+def beam_select(
+    logits: Tensor,
+    scores: Tensor,
+    nodes: Tensor,
+    starts: Tensor,
+    tokens: Tensor,
+    row_start: Tensor,
+    out_start: Tensor,
+    parents: Tensor,
+    chosen: Tensor,
+    next_nodes: Tensor,
+    logprobs: Tensor,
+    next_scores: Tensor,
+) -> None: ...
+def forward_beams(
+    decoder: LlamaDecoder,
+    beams: BeamCache,
+    round: int,
+    token_ids: Tensor,
+    positions: Tensor,
+    query_start: Tensor,
+    prompt_lens: Tensor,
+    block_tables: Tensor,
+    ancestors: Tensor,
+    logits: Tensor,
+) -> None: ...
+
+class BeamCache:
+    def __init__(self, decoder: LlamaDecoder, num_rounds: int, num_rows: int, dtype: str) -> None: ...
+
 class LlamaDecoder:
     """See `xllm_kernels.native.LlamaDecoder`."""
 
@@ -65,17 +108,6 @@ class LlamaDecoder:
         rows: Tensor,
         logits: Tensor,
     ) -> None: ...
-    def greedy(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        slot_mapping: Tensor,
-        query_start: Tensor,
-        seq_lens: Tensor,
-        block_tables: Tensor,
-        rows: Tensor,
-        chosen: Tensor,
-    ) -> None: ...
     def hidden(
         self,
         token_ids: Tensor,
@@ -88,3 +120,14 @@ class LlamaDecoder:
         hidden: Tensor,
     ) -> None: ...
     def logits(self, hidden: Tensor, logits: Tensor) -> None: ...
+    def greedy(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        slot_mapping: Tensor,
+        query_start: Tensor,
+        seq_lens: Tensor,
+        block_tables: Tensor,
+        rows: Tensor,
+        chosen: Tensor,
+    ) -> None: ...

@@ -60,3 +60,17 @@ def decode_attention(
 ) -> None: ...
 def why_no_linear_stream(n: int, k: int, epilogue: int) -> str | None: ...
 def why_no_decode_attention(num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> str | None: ...
+def beam_join(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attended: Tensor,
+    lse: Tensor,
+    beam_key: Tensor,
+    beam_value: Tensor,
+    ancestors: Tensor,
+    scale: float,
+    out: Tensor,
+    stream: int,
+) -> None: ...
+def why_no_beam_join(num_heads: int, num_kv_heads: int, head_dim: int) -> str | None: ...

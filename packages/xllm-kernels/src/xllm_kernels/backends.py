@@ -7,7 +7,16 @@ from typing import TypedDict
 
 from xllm_kernels import _C
 
-OPERATIONS = ("rms_norm", "add_rms_norm", "rotary_embedding", "write_kv", "paged_attention", "silu_and_mul")
+OPERATIONS = (
+    "rms_norm",
+    "add_rms_norm",
+    "rotary_embedding",
+    "write_kv",
+    "paged_attention",
+    "silu_and_mul",
+    "beam_attention",
+    "beam_select",
+)
 """Names of the operations in `xllm_kernels.ops`."""
 CUDA_OPERATIONS = (
     "rms_norm",
@@ -19,6 +28,13 @@ CUDA_OPERATIONS = (
     "argmax",
     "linear_stream",
     "decode_attention",
+    "beam_join",
+    "route",
+    "norm_and_route",
+    "run_experts",
+    "combine_experts",
+    "sample",
+    "replace_placeholders",
 )
 """Names of the operations in `xllm_kernels.cuda.ops` and `xllm_kernels.cuda.decode`."""
 CUDA_CAPABILITY = (9, 0)

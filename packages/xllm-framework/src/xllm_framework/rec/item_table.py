@@ -37,8 +37,8 @@ class ItemTable:
     def __post_init__(self) -> None:
         if self.tokens.ndim != 2 or not 1 <= self.tokens.shape[1] <= MAX_TOKENS_PER_ITEM:
             raise InvalidCatalogue(f"Items must have 1 to {MAX_TOKENS_PER_ITEM} tokens.")
-        columns = [self.tokens, *(column for column in (self.document_ids, self.kinds) if column is not None)]
-        if any(len(column) != len(self.item_ids) for column in columns):
+        texts = [column for column in (self.document_ids, self.kinds) if column is not None]
+        if any(length != len(self.item_ids) for length in (len(self.tokens), *map(len, texts))):
             raise InvalidCatalogue("The columns of the items differ in length.")
         if not len(self.item_ids):
             raise InvalidCatalogue("The catalogue holds no item.")

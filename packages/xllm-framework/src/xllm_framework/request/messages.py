@@ -11,6 +11,7 @@ import msgspec
 
 from xllm_framework.multimodal.prompt_media import PromptMedia
 from xllm_framework.request.pooling_params import PoolingParams
+from xllm_framework.request.rec_messages import AddSearch, CatalogueChanged, ChangeCatalogue, FoundPaths
 from xllm_framework.request.sampling_params import SamplingParams
 from xllm_framework.request.service_objectives import NO_OBJECTIVES, ServiceObjectives
 
@@ -61,7 +62,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True):
     """End the loop after the step in flight."""
 
 
-ToEngine = AddRequest | AbortRequests | Pause | Resume | Shutdown
+ToEngine = AddRequest | AbortRequests | Pause | Resume | StartProfile | StopProfile | Shutdown | AddSearch | ChangeCatalogue
 
 
 class WireLogprob(msgspec.Struct, array_like=True, frozen=True):
@@ -153,4 +154,11 @@ class EngineFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     kind: str
 
 
-FromEngine = StepOutputs | EngineReady | Heartbeat | EngineFailed
+class SearchOutputs(msgspec.Struct, tag="search_outputs", array_like=True, frozen=True):
+    """Searches that have ended."""
+
+    results: list[FoundPaths]
+    stats: EngineStats
+
+
+FromEngine = StepOutputs | EngineReady | Heartbeat | EngineFailed | SearchOutputs | CatalogueChanged

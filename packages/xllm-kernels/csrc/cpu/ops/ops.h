@@ -11,11 +11,13 @@ void rotary_embedding(const RotaryEmbeddingArgs& args, int64_t begin, int64_t en
 void silu_and_mul(const SiluAndMulArgs& args, int64_t begin, int64_t end);
 void attend(const PagedAttentionArgs& args, const AttentionItem& item, float* partials);
 void merge_partials(const PagedAttentionArgs& args, const AttentionItem& first, int64_t num_parts, float* partials);
+void attend_beams(const BeamAttentionArgs& args, const AttentionItem& item, float* partials);
 
 void prepare_row(ActivationKind kind, const float* x, int64_t num_inputs, uint8_t* out);
 void multiply(const MultiplyArgs& args);
 void add(float* total, const float* x, int64_t count);
 void gate(const float* gate, const float* up, float* out, int64_t count);
+float log_sum_exp_parts(const float* x, int64_t count, double* terms);
 int64_t largest_index(const float* x, int64_t count);
 
 }  // namespace xllm::kernels::cpu::XLLM_ISA

@@ -105,8 +105,9 @@ class ItemRunner {
         dim_(padded_head_dim(args.head_dim)),
         work_(rows_, dim_),
         num_query_rows_(args.query_start[item.sequence + 1] - args.query_start[item.sequence]),
-        first_position_(args.seq_lens[item.sequence] - num_query_rows_ + item.first_row),
-        end_key_(first_position_ + item.num_rows),
+        first_position_(args.rows_see_all ? args.seq_lens[item.sequence] - 1
+                                          : args.seq_lens[item.sequence] - num_query_rows_ + item.first_row),
+        end_key_(args.rows_see_all ? first_position_ + 1 : first_position_ + item.num_rows),
         first_key_(first_key_of(first_position_)),
         direct_(args.head_dim % Vec::width == 0 && (sizeof(C) == sizeof(float) || rows_ <= kRowsOfDirectUse)) {}
 
@@ -218,7 +219,7 @@ class ItemRunner {
       for (int64_t r = 0; r < rows_; r += 4) score(r, tile.keys + k, k);
     }
     for (int64_t r = 0; r < rows_; ++r) {
-      const int64_t position = first_position_ + r / group_;
+      const int64_t position = args_.rows_see_all ? first_position_ : first_position_ + r / group_;
       work_.decay[r] = softmax_row(work_.scores + r * kKeysPerTile, max_of(first_key_of(position) - tile.position, 0),
                                    min_of(position + 1 - tile.position, kKeysPerTile), part.maximum[r],
                                    part.denominator[r]);
@@ -262,7 +263,7 @@ class ItemRunner {
   int64_t dim_;    // padded head dimension
   Workspace work_;
   int64_t num_query_rows_;
-  int64_t first_position_;  // of the item's first row
+  int64_t first_position_;  // of the item's first row, or of every row
   int64_t end_key_;         // one past the last key that any row sees
   int64_t first_key_;       // the first key that any row sees
   bool direct_;             // read keys and values where they lie

@@ -6,8 +6,9 @@ namespace xllm::kernels::cpu::XLLM_ISA {
 
 extern const KernelTable table;
 const KernelTable table = {
-    rms_norm,    add_rms_norm, rotary_embedding, silu_and_mul, attend, merge_partials, kBfloat16Activations,
-    prepare_row, multiply,     add,              gate,         largest_index,
+    rms_norm,     add_rms_norm,         rotary_embedding, silu_and_mul, attend, merge_partials,
+    attend_beams, kBfloat16Activations, prepare_row,      multiply,     add,    gate,
+    largest_index, log_sum_exp_parts,
 };
 
 }  // namespace xllm::kernels::cpu::XLLM_ISA

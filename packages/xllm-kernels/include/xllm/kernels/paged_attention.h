@@ -39,6 +39,8 @@ struct PagedAttentionArgs {
   float scale;                  // multiplies the scores
   DType dtype;                  // of query and out; accumulation is in float32
   DType cache_dtype;            // of both caches: dtype, or bfloat16 under a float32 query
+  bool rows_see_all = false;    // every row of a sequence sees all of its seq_lens[s] keys, of which none is a row's own;
+                                // sliding_window must be 0 then
 };
 
 namespace cpu {

@@ -63,6 +63,11 @@ class LlamaDecoder:
         self._decoder.finish()
 
     @property
+    def extension(self) -> _C.LlamaDecoder:
+        """The object of the extension module, for other parts of this package."""
+        return self._decoder
+
+    @property
     def num_weight_bytes(self) -> int:
         """Bytes of the packed weights, all of which a step reads (but for most of an embedding that is not tied)."""
         return self._decoder.num_weight_bytes()
@@ -120,11 +125,6 @@ class LlamaDecoder:
         self._decoder.forward(token_ids, positions, slot_mapping, query_start, seq_lens, block_tables, rows, logits)
         return logits
 
-    def greedy(
-        self,
-        token_ids: Int32s,
-        positions: Int32s,
-        slot_mapping: Int64s,
     def hidden(
         self,
         token_ids: Int32s,
@@ -146,6 +146,11 @@ class LlamaDecoder:
         self._decoder.logits(hidden, logits)
         return logits
 
+    def greedy(
+        self,
+        token_ids: Int32s,
+        positions: Int32s,
+        slot_mapping: Int64s,
         query_start: Int32s,
         seq_lens: Int32s,
         block_tables: Int32s,

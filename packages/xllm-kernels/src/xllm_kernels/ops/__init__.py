@@ -7,10 +7,21 @@ strided; the rest must be contiguous.
 
 from __future__ import annotations
 
+from xllm_kernels.ops.beam_attention import beam_attention
+from xllm_kernels.ops.beam_select import beam_select
 from xllm_kernels.ops.paged_attention import paged_attention
 from xllm_kernels.ops.rms_norm import add_rms_norm, rms_norm
 from xllm_kernels.ops.rotary_embedding import rotary_embedding
 from xllm_kernels.ops.silu_and_mul import silu_and_mul
 from xllm_kernels.ops.write_kv import write_kv
 
-__all__ = ["add_rms_norm", "paged_attention", "rms_norm", "rotary_embedding", "silu_and_mul", "write_kv"]
+__all__ = [
+    "add_rms_norm",
+    "beam_attention",
+    "beam_select",
+    "paged_attention",
+    "rms_norm",
+    "rotary_embedding",
+    "silu_and_mul",
+    "write_kv",
+]

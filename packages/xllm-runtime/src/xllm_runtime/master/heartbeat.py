@@ -17,8 +17,9 @@ SILENCE_S = 30.0
 class Stepping(Protocol):
     """What the heartbeat tells of a loop."""
 
-    step_began_s: float | None
-    """Reading of the monotonic clock at the begin of the step under way; None between steps."""
+    @property
+    def step_began_s(self) -> float | None:
+        """Reading of the monotonic clock at the begin of the step under way; None between steps."""
 
 
 class HeartbeatThread:

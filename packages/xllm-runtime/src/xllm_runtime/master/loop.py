@@ -124,8 +124,8 @@ class EngineLoop:
                 return False
             self.apply(message)
 
-    def apply(self, message: AddRequest | AbortRequests | Pause | Resume | CompiledRequest) -> None:
-        """Add a request, or one whose grammar is compiled, abort some, pause or resume; between two steps."""
+    def apply(self, message: LoopMessage) -> None:
+        """Add a request, or one whose grammar is compiled, abort some, pause, resume or profile; between two steps."""
         match message:
             case AddRequest():
                 self._begin(message)

@@ -165,7 +165,7 @@ class RequestFactory:
             prompt_token_ids=token_ids,
             sampling=sampling,
             arrival_time_s=self._clock(),
-            seed=_mixed(self._seed + number),
+            seed=mixed(self._seed + number),
             priority=options.get("priority", 0),
             deadline_s=options.get("deadline_s"),
             cache_salt=options.get("cache_salt", ""),
@@ -199,7 +199,7 @@ class RequestFactory:
             )
 
 
-def _mixed(number: int) -> int:
+def mixed(number: int) -> int:
     """Return a 64-bit hash of `number` (the finaliser of SplitMix64, doi 10.1145/2660193.2660195)."""
     number = (number * 0x9E3779B97F4A7C15) & _MASK
     number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _MASK

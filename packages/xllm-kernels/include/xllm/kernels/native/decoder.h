@@ -32,6 +32,9 @@ enum class WeightFormat { as_stored, float32, bfloat16, int8, int4 };
 
 enum class CacheType { float32, bfloat16 };
 
+class BeamCache;       // see beams.h
+struct BeamStepArgs;
+
 // One step: the new tokens of num_seqs sequences, one sequence after the other.
 struct StepArgs {
   const int32_t* token_ids;     // [num_tokens]
@@ -86,6 +89,9 @@ class Decoder {
   // of such: one after the other they are forward.
   void hidden(const StepArgs& args, float* hidden);
   void logits(const float* hidden, int64_t num_rows, float* logits);
+
+  // logits [num_rows, vocab_size] of one token of every beam; its keys and values stay in `beams`.
+  void forward_beams(const BeamStepArgs& args, BeamCache& beams, float* logits);
 
   const DecoderShape& shape() const;
 

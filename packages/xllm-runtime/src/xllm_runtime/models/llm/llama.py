@@ -10,7 +10,7 @@ one model; what differs in more than a setting gets a file of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from xllm_framework.model import ModelArgs
-from xllm_runtime.attention import AttentionMetadata, AttentionSpec, select_attention
+from xllm_runtime.attention import AttentionBackend, AttentionMetadata, AttentionSpec, select_attention
 from xllm_runtime.layers.embedding import Embedding
 from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.norm import RMSNorm
@@ -70,8 +70,8 @@ class LlamaAttention(nn.Module):
         self.k_norm = blueprint.norm(args.head_dim) if args.has_qk_norm else None
         self.rotary = blueprint.rotary
         self._operations, self._eps = blueprint.operations, args.rms_norm_eps
-        spec = attention_spec(args, layer, blueprint.dtype)
-        self._attention = select_attention(spec, blueprint.attention_backend)
+        self._spec = attention_spec(args, layer, blueprint.dtype)
+        self._attention = select_attention(self._spec, blueprint.attention_backend)
         self._kv_cache: tuple[torch.Tensor, torch.Tensor] | None = None
 
     @property
@@ -87,6 +87,10 @@ class LlamaAttention(nn.Module):
 
     def forward(self, x: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]."""
+    def wrap_attention(self, wrap: Callable[[AttentionBackend, AttentionSpec], AttentionBackend]) -> None:
+        """Put what `wrap` makes of the attention backend in its place."""
+        self._attention = wrap(self._attention, self._spec)
+
         query, key, value = self.qkv_proj(x).split(self._sizes, -1)
         query = query.unflatten(-1, (self._num_heads, self._head_dim))
         key = key.unflatten(-1, (self._num_kv_heads, self._head_dim))

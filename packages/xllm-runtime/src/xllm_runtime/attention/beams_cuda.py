@@ -1,0 +1,46 @@
+"""Attention of beams on a GPU: the prompts by the FlashAttention in torch, the beams' own keys by a kernel that joins both.
+
+The prompts' keys are gathered from the paged cache, which moves each once, little beside the products of many beams with it.
+Everything keeps to fixed addresses and shapes, so that rounds can be captured. Knows nothing of how beams are chosen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from xllm_runtime.attention.beams import BeamMetadata, KVPair
+
+
+def attend_on_gpu(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv_cache: KVPair,
+    own: KVPair,
+    metadata: BeamMetadata,
+    scale: float,
+) -> torch.Tensor:
+    """Keep the newest KV and attend; see `beams.Attend`. Uses `prompt_slots`, `prompt_start` and `max_prompt_len`."""
+    from xllm_kernels.cuda.beams import beam_join
+
+    assert metadata.prompt_slots is not None, "whoever makes a step of beams on a GPU sets it"
+    assert metadata.ancestors is not None
+    slots = metadata.prompt_slots
+    prompt_key, prompt_value = (cache.flatten(0, 1).index_select(0, slots) for cache in kv_cache)
+    attended, lse = torch.ops.aten._flash_attention_forward(
+        query,
+        prompt_key,
+        prompt_value,
+        metadata.query_start,
+        metadata.prompt_start,
+        metadata.max_beams,
+        metadata.max_prompt_len,
+        0.0,
+        False,
+        False,
+        scale=scale,
+    )[:2]
+    return beam_join(query, key, value, attended, lse, *own, metadata.ancestors, scale)

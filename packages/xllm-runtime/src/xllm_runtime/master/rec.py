@@ -1,0 +1,244 @@
+"""The master of a recommender: the front side's one object. What servers, the offline API and the C API talk to.
+
+Knows nothing of HTTP, of scheduling or of tensors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Unpack
+
+from xllm_framework.chat_template import ChatTemplate, load_chat_template
+from xllm_framework.config import XLLMConfig
+from xllm_framework.errors import QueueFull, ShuttingDown
+from xllm_framework.model import ModelArgs, load_model_args
+from xllm_framework.model.source import ModelFiles
+from xllm_framework.rec import InvalidCatalogue
+from xllm_framework.request.messages import (
+    AbortRequests,
+    EngineFailed,
+    EngineReady,
+    EngineStats,
+    Pause,
+    PauseMode,
+    Resume,
+)
+from xllm_framework.request.rec_messages import CatalogueChanged, ChangeCatalogue, InputTensor, SearchParams
+from xllm_framework.tokenizer import Tokenizer, load_tokenizer
+from xllm_runtime.auto_config import model_name
+from xllm_runtime.master.chat_input import ChatInput
+from xllm_runtime.master.engine_client import EngineClient
+from xllm_runtime.master.failures import wait_ready
+from xllm_runtime.master.prepared_request import RequestOptions
+from xllm_runtime.master.rec_dispatcher import OnSearchOutput, SearchDispatcher
+from xllm_runtime.master.rec_request import PreparedSearch, SearchFactory, SearchLimits
+
+logger = logging.getLogger(__name__)
+CLOSE_TIMEOUT_S = 10.0
+
+
+class RecMaster:
+    """Serves one recommender. All methods can be called from any thread; `create_master` makes one."""
+
+    backend = "rec"
+    """Which routes a server offers over it."""
+
+    def __init__(
+        self,
+        config: XLLMConfig,
+        client: EngineClient,
+        ready: EngineReady,
+        events: queue.SimpleQueue[Any],
+        *,
+        model_name: str,
+        model_args: ModelArgs,
+        tokenizer: Tokenizer,
+        chat_template: ChatTemplate | None,
+    ) -> None:
+        self.config = config
+        self.ready = ready
+        self.model_name = model_name
+        self.model_args = model_args
+        self.tokenizer = tokenizer
+        self.chat_template = chat_template
+        self._client = client
+        self._dispatcher = SearchDispatcher(events, tokenizer, self._on_failure)
+        self._dispatcher.start()
+        limits = SearchLimits(ready.max_model_len, ready.vocab_size, config.rec.max_decode_rounds)
+        self._factory = SearchFactory(tokenizer, chat_template, limits, seed=config.scheduler.seed)
+        self._numbers = itertools.count()
+        self._failure_callbacks: list[Callable[[str], None]] = []
+        self._lock = threading.Lock()
+        self._is_draining = False
+        self._is_closed = False
+
+    @classmethod
+    def attach(
+        cls, config: XLLMConfig, files: ModelFiles, client: EngineClient, events: queue.SimpleQueue[Any]
+    ) -> RecMaster:
+        """Make the front side while the engine side behind `client` loads `files`; return once that is ready.
+
+        Raises:
+            XLLMError: the model cannot be served; the class and the sentence are the engine side's own.
+        """
+        args = load_model_args(files)
+        tokenizer = load_tokenizer(files)
+        chat_template = load_chat_template(files, config.model.chat_template)
+        return cls(
+            config,
+            client,
+            wait_ready(events),
+            events,
+            model_name=model_name(config, files),
+            model_args=args,
+            tokenizer=tokenizer,
+            chat_template=chat_template,
+        )
+
+    def search_params(self, **given: Any) -> SearchParams:
+        """Return how candidates are found: what is `given`, and this engine's defaults for the rest (None is not given).
+
+        Raises:
+            InvalidRequest: a value is out of range; `param` names the field.
+        """
+        rec = self.config.rec
+        defaults = {"beam_width": rec.beam_width, "num_rounds": rec.max_decode_rounds}
+        return SearchParams(**defaults | {name: value for name, value in given.items() if value is not None})
+
+    def prepare_search(
+        self,
+        prompt: str | list[int],
+        params: SearchParams,
+        *,
+        add_special_tokens: bool = True,
+        seed: int | None = None,
+        tensors: tuple[InputTensor, ...] = (),
+        **options: Unpack[RequestOptions],
+    ) -> PreparedSearch:
+        """Tokenise and check a prompt (text or token ids). Call it off the event loop.
+
+        Raises:
+            InvalidRequest, RequestTooLong: it cannot be served; `param` names the field.
+        """
+        return self._factory.from_prompt(
+            prompt, params, add_special_tokens=add_special_tokens, seed=seed, tensors=tensors, **options
+        )
+
+    def prepare_chat_search(
+        self, chat: ChatInput, params: SearchParams, *, seed: int | None = None, **options: Unpack[RequestOptions]
+    ) -> PreparedSearch:
+        """Apply the chat template, then do as `prepare_search` does, and raise as it does."""
+        return self._factory.from_chat(chat, params, seed=seed, **options)
+
+    def submit(self, prepared: PreparedSearch, on_output: OnSearchOutput) -> None:
+        """Start a prepared search; never blocks.
+
+        Args:
+            on_output: gets the one output on the dispatcher's thread; it must be quick.
+
+        Raises:
+            QueueFull: as many requests wait as may.
+            ShuttingDown: `drain` or `close` was called.
+            EngineDead: the engine side has ended.
+        """
+        if self._is_draining:
+            raise ShuttingDown("The engine is about to stop and takes no new requests.")
+        scheduler = self.config.scheduler
+        if self.num_in_flight >= scheduler.max_num_seqs + scheduler.max_num_waiting:
+            raise QueueFull(f"{scheduler.max_num_waiting} requests wait already (max_num_waiting).")
+        self._dispatcher.add(prepared, on_output)
+        self._client.send(prepared.message)
+
+    def cancel(self, request_id: str) -> None:
+        """Give up the search with this `PreparedSearch.request_id`: one output, with finish reason abort, follows.
+
+        Its blocks are free when its batch ends. Unknown ids, and those of searches that have ended, are ignored.
+        """
+        if self._dispatcher.cancel(request_id):
+            self._client.send(AbortRequests([request_id]))
+
+    def change_catalogue(
+        self, path: Path | None, *, is_extended: bool = False, timeout_s: float = 60.0
+    ) -> CatalogueChanged:
+        """Serve the catalogue in `path` from now on, or with None the one before it again; waits until that is so.
+
+        Searches under way keep theirs, and none waits.
+
+        Raises:
+            InvalidCatalogue: the old one is still served; says why.
+            EngineDead: the engine side has ended.
+            TimeoutError: reading it takes longer; it will be served all the same once it is read.
+        """
+        number = next(self._numbers)
+        future = self._dispatcher.expect_change(number)
+        self._client.send(ChangeCatalogue(number, "" if path is None else str(path.absolute()), is_extended))
+        answer = future.result(timeout_s)
+        if answer.error is not None:
+            raise InvalidCatalogue(answer.error)
+        return answer
+
+    def pause(self, mode: PauseMode) -> None:
+        """Let the engine start no more batches; does not wait: `stats.pause_state` says when none runs.
+
+        With mode abort, the searches at hand end now.
+        """
+        if mode == "abort":
+            for request_id in self._dispatcher.in_flight_ids():
+                self.cancel(request_id)
+        self._client.send(Pause(mode))
+
+    def resume(self) -> None:
+        """Let the engine go on; does not wait."""
+        self._client.send(Resume())
+
+    @property
+    def stats(self) -> EngineStats:
+        """Gauges and counters as of the engine's latest batch."""
+        return self._dispatcher.stats
+
+    @property
+    def num_in_flight(self) -> int:
+        """Searches that were submitted and have not ended."""
+        return self._dispatcher.num_in_flight
+
+    def health(self) -> str | None:
+        """Return None while requests are served, else why not."""
+        if self._dispatcher.failure is not None:
+            return self._dispatcher.failure.message
+        if self._is_draining:
+            return "The engine is about to stop."
+        return self._dispatcher.pulse.complaint(self.config.service.step_timeout)
+
+    def on_engine_failure(self, callback: Callable[[str], None]) -> None:
+        """Call `callback` with the reason, on the dispatcher's thread, once the engine side has ended by an error."""
+        with self._lock:
+            self._failure_callbacks.append(callback)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Take no new searches and wait for the running ones; False if some still run after `timeout_s`."""
+        self._is_draining = True
+        return self._dispatcher.wait_until_idle(timeout_s)
+
+    def close(self) -> None:
+        """Cancel what runs, end the engine side and the dispatcher. Calling it again does nothing."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        self._is_draining = True
+        for request_id in self._dispatcher.in_flight_ids():
+            self.cancel(request_id)
+        self._client.close(CLOSE_TIMEOUT_S)
+        self._dispatcher.close()
+
+    def _on_failure(self, failure: EngineFailed) -> None:
+        logger.error("%s", failure.message)
+        with self._lock:
+            callbacks = list(self._failure_callbacks)
+        for callback in callbacks:
+            callback(failure.message)

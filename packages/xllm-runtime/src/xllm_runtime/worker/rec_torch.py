@@ -1,0 +1,106 @@
+"""Searches with a model in torch. Knows nothing of how tokens are chosen on the CPU, or of CUDA graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from xllm_framework.batch import ForwardInput
+from xllm_framework.batch.search_batch import SearchBatch
+from xllm_framework.config import XLLMConfig
+from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.attention.beams import BeamKV, BeamMetadata
+from xllm_runtime.models.rec.llm_rec import beam_kv, let_attend_beams
+from xllm_runtime.worker.llm import LLMWorker
+from xllm_runtime.worker.rec import Beams, Float32s, Searcher, beam_positions, prompt_slots
+from xllm_runtime.worker.rec_host import HostSearcher
+from xllm_runtime.worker.rec_recompute import BEAMS_PER_STEP, RecomputedBeams, blocks_per_beam, num_scratch_blocks
+
+
+class TorchRecWorker(LLMWorker):
+    """A `RecWorker` on torch; constructs and raises as `LLMWorker` does."""
+
+    def __init__(self, config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> None:
+        super().__init__(config, files, args)
+        let_attend_beams(self._model)
+        self._first_scratch = self._block_size = 0
+
+    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
+        """See `Worker.allocate_kv_cache`."""
+        self._first_scratch, self._block_size = num_blocks, block_size
+        super().allocate_kv_cache(num_blocks + num_scratch_blocks(self._config.rec, block_size), block_size)
+
+    def open_searcher(self) -> Searcher:
+        """See `RecWorker.open_searcher`."""
+        rec = self._config.rec
+        if rec.enable_rec_prefill_only:
+            first = self._first_scratch
+            self._first_scratch += BEAMS_PER_STEP * blocks_per_beam(self._block_size)
+            return HostSearcher(RecomputedBeams(self.forward_steps, first, self._block_size), rec)
+        host = HostSearcher(TorchBeamModel(self), rec)
+        if self._platform.device.type != "cuda" or not rec.enable_rec_fast_sampler:
+            return host
+        from xllm_runtime.worker.rec_cuda import CUDASearcher
+
+        return CUDASearcher(self._model, self.hidden_of, self._platform.device, self._block_size, host)
+
+    @torch.inference_mode()
+    def hidden_of(self, steps: list[ForwardInput]) -> torch.Tensor:
+        """Compute steps one after the other; return the hidden states of their sampled rows."""
+        return torch.cat([self._executor.forward(step)[self._to_device(step.sample_rows)] for step in steps])
+
+    @torch.inference_mode()
+    def forward_steps(self, steps: list[ForwardInput]) -> Float32s:
+        """Compute steps one after the other; return the logits of their sampled rows."""
+        logits: Float32s = self._model.compute_logits(self.hidden_of(steps)).cpu().numpy()
+        return logits
+
+    @torch.inference_mode()
+    def forward_beams(self, batch: SearchBatch, beams: Beams, own: BeamKV) -> Float32s:
+        """Compute the newest token of every beam; return logits [W, vocab]."""
+        device = self._platform.device
+        round_index = beams.token_ids.shape[1] - 1
+        metadata = BeamMetadata(
+            slot_mapping=torch.empty(0, dtype=torch.int64, device=device),
+            block_tables=torch.from_numpy(batch.block_tables).to(device),
+            query_start=torch.from_numpy(beams.row_start).to(device),
+            seq_lens=torch.from_numpy(batch.prompt_lens).to(device),
+            max_query_len=1,
+            round_index=round_index,
+            ancestors=torch.from_numpy(beams.ancestors).to(device),
+            beam_kv=own,
+        )
+        if device.type == "cuda":
+            metadata.prompt_slots = self._to_device(prompt_slots(batch, self._block_size))
+            starts = np.concatenate([[0], np.cumsum(batch.prompt_lens)]).astype(np.int32)
+            metadata.prompt_start = torch.from_numpy(starts).to(device)
+            metadata.max_prompt_len, metadata.max_beams = int(batch.prompt_lens.max()), int(batch.widths.max())
+        token_ids = self._to_device(beams.token_ids[:, -1].astype(np.int64))
+        positions = self._to_device(beam_positions(batch, beams).astype(np.int64))
+        logits: Float32s = self._model.compute_logits(self._model.forward(token_ids, positions, metadata)).cpu().numpy()
+        return logits
+
+    def new_beam_kv(self, num_rounds: int, num_rows: int) -> BeamKV:
+        """Return room for the KV of beams."""
+        return beam_kv(self._model, num_rounds, num_rows, self._platform.device)
+
+
+class TorchBeamModel:
+    """A `BeamModel` with KV of its own for the beams; grows to the largest batch that it has seen."""
+
+    def __init__(self, worker: TorchRecWorker) -> None:
+        self._worker = worker
+        self._size = (0, 0)
+        self._kv: BeamKV = []
+
+    def prefill(self, batch: SearchBatch) -> Float32s:
+        """See `BeamModel.prefill`."""
+        return self._worker.forward_steps(batch.prefills)
+
+    def step(self, batch: SearchBatch, beams: Beams) -> Float32s:
+        """See `BeamModel.step`."""
+        wanted = batch.num_rounds - 1, batch.num_beams
+        if wanted[0] > self._size[0] or wanted[1] > self._size[1]:
+            self._size = max(wanted[0], self._size[0]), max(wanted[1], self._size[1])
+            self._kv = self._worker.new_beam_kv(*self._size)
+        return self._worker.forward_beams(batch, beams, self._kv)
