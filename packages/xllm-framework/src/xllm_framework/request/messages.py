@@ -58,6 +58,14 @@ class Resume(msgspec.Struct, tag="resume", array_like=True, frozen=True):
     """Plan steps again."""
 
 
+class StartProfile(msgspec.Struct, tag="start_profile", array_like=True, frozen=True):
+    """Begin to record what the loop does."""
+
+
+class StopProfile(msgspec.Struct, tag="stop_profile", array_like=True, frozen=True):
+    """End the recording and write it."""
+
+
 class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True):
     """End the loop after the step in flight."""
 
@@ -74,8 +82,11 @@ class WireLogprob(msgspec.Struct, array_like=True, frozen=True):
     top_logprobs: list[float]
 
 
-class SequenceDelta(msgspec.Struct, array_like=True, frozen=True):
-    """New tokens of one sequence after a step; `finish_reason` (a `FinishReason` value) is set on the last one."""
+class SequenceDelta(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """New tokens of one sequence after a step; `finish_reason` (a `FinishReason` value) is set on the last one.
+
+    Not watched by the garbage collector, as it can be part of no cycle: there is one for each token.
+    """
 
     request_id: str
     index: int
@@ -88,11 +99,28 @@ class SequenceDelta(msgspec.Struct, array_like=True, frozen=True):
     first_scheduled_time_s: float | None = None
     error: str | None = None
     error_kind: str | None = None
+    pooled: bytes | None = None
+    """The vector of a pooling request, little-endian float32, with its last delta."""
+
+
+class ProfileState(msgspec.Struct, array_like=True, frozen=True):
+    """What became of the latest `StartProfile` or `StopProfile`."""
+
+    number: int = 0
+    """How many of them there were."""
+    is_running: bool = False
+    kind: str = ""
+    """torch, or python where the engine has no torch."""
+    path: str = ""
+    """The file that was written."""
+    error: str = ""
+    """Why nothing was begun or written; a sentence."""
+
+
+_NO_PROFILE = ProfileState()
 
 
 class EngineStats(msgspec.Struct, array_like=True):
-    pooled: bytes | None = None
-    """The vector of a pooling request, little-endian float32, with its last delta."""
     """Gauges of the moment and counters since the start (never decreasing)."""
 
     num_running: int = 0
@@ -118,6 +146,7 @@ class EngineStats(msgspec.Struct, array_like=True):
     step_time_s: float = 0.0
     """Time spent in steps, in all."""
     pause_state: PauseState = "running"
+    profile: ProfileState = _NO_PROFILE
 
 
 class StepOutputs(msgspec.Struct, tag="outputs", array_like=True, frozen=True):
