@@ -28,22 +28,25 @@ from xllm_runtime.worker.llm import LLMWorker
 BYTES_A_SECOND = 4.3e12
 BLOCK_SIZE = 16
 QWEN3 = {
-    "architecture": "Qwen3ForCausalLM",
-    "model_type": "qwen3",
     "vocab_size": 151936,
-    "num_kv_heads": 8,
     "head_dim": 128,
     "max_position_embeddings": 40960,
     "rope_theta": 1e6,
     "has_qk_norm": True,
     "dtype": "bfloat16",
 }
+DENSE = {**QWEN3, "architecture": "Qwen3ForCausalLM", "model_type": "qwen3", "num_kv_heads": 8}
+EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": True}
 MODELS = {
     "qwen3-0.6b": ModelArgs(
-        hidden_size=1024, intermediate_size=3072, num_layers=28, num_heads=16, has_tied_embeddings=True, **QWEN3
+        hidden_size=1024, intermediate_size=3072, num_layers=28, num_heads=16, has_tied_embeddings=True, **DENSE
     ),
-    "qwen3-8b": ModelArgs(hidden_size=4096, intermediate_size=12288, num_layers=36, num_heads=32, **QWEN3),
-}
+    "qwen3-8b": ModelArgs(hidden_size=4096, intermediate_size=12288, num_layers=36, num_heads=32, **DENSE),
+    "qwen3-30b-a3b": ModelArgs(
+        architecture="Qwen3MoeForCausalLM", model_type="qwen3_moe", hidden_size=2048, intermediate_size=6144, num_layers=48,
+        num_heads=32, num_kv_heads=4, raw=EXPERTS, **QWEN3,
+    ),
+}  # fmt: skip
 GOALS_MS = {
     ("qwen3-8b", 1, 1024): 4.1,
     ("qwen3-8b", 8, 1024): 4.5,
@@ -54,12 +57,17 @@ GOALS_MS = {
     ("qwen3-0.6b", 1, 1024): 0.8,
     ("qwen3-0.6b", 32, 1024): 1.7,
     ("qwen3-0.6b", 256, 1024): 8.6,
+    ("qwen3-30b-a3b", 1, 1024): 2.3,
+    ("qwen3-30b-a3b", 32, 1024): 14.6,
+    ("qwen3-30b-a3b", 128, 1024): 19.0,
 }
 """Decode steps, by (model, sequences, context)."""
 PREFILL_GOALS = {
     ("qwen3-8b", 1, 1024): 26.0,
     ("qwen3-8b", 8, 1024): 8192 / 47.3,
     ("qwen3-0.6b", 16, 1024): 16384 / 456.0,
+    ("qwen3-30b-a3b", 1, 1024): 1024 / 12.0,
+    ("qwen3-30b-a3b", 8, 1024): 8192 / 79.2,
 }
 """Prefills in ms, by (model, prompts, tokens each)."""
 
@@ -129,7 +137,7 @@ class Bench:
         """Time a decode step."""
         step = self.step(num_sequences, 1, context)
         ms, device_ms = timed(lambda: self.worker.execute(step), 30)
-        floor = (self.weight_bytes + self.kv_bytes(num_sequences * context)) / BYTES_A_SECOND * 1e3
+        floor = (self.weight_bytes(num_sequences) + self.kv_bytes(num_sequences * context)) / BYTES_A_SECOND * 1e3
         goal = GOALS_MS.get((self.name, num_sequences, context))
         return Line("decode", self.name, f"{num_sequences}x{context}", floor, ms, device_ms, goal)
 
@@ -140,12 +148,19 @@ class Bench:
         goal = PREFILL_GOALS.get((self.name, num_sequences, num_tokens))
         return Line("prefill", self.name, f"{num_sequences}x{num_tokens}", 0.0, ms, device_ms, goal)
 
-    @property
-    def weight_bytes(self) -> int:
-        """What a decode step reads of the weights."""
-        model = self.worker._model
-        total = sum(parameter.nbytes for parameter in model.parameters())  # type: ignore[attr-defined]
-        return total if self.args.has_tied_embeddings else total - model.embed_tokens.weight.nbytes  # type: ignore[attr-defined,no-any-return]
+    def weight_bytes(self, num_sequences: int) -> float:
+        """What a decode step reads of the weights; of experts those that somebody is expected to choose."""
+        total = 0.0
+        for name, parameter in self.worker._model.named_parameters():  # type: ignore[attr-defined]
+            is_expert = ".mlp." in name and parameter.shape[0] > 100_000
+            if name != "embed_tokens.weight" or self.args.has_tied_embeddings:
+                total += parameter.nbytes * (self.share_of_experts(num_sequences) if is_expert else 1.0)
+        return total
+
+    def share_of_experts(self, num_sequences: int) -> float:
+        """Return which share of the experts a step is expected to read."""
+        chosen = self.args.raw["num_experts_per_tok"] / self.args.raw["num_experts"]
+        return float(1.0 - (1.0 - chosen) ** num_sequences)
 
     def kv_bytes(self, num_tokens: int) -> int:
         """KV of `num_tokens` tokens."""

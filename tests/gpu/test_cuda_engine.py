@@ -45,8 +45,24 @@ def test_tokens_do_not_depend_on_chunks_or_the_prefix_cache(model_type):
     assert agreed >= 0.9  # sums of other lengths round otherwise: a near tie may fall otherwise, and texts part there
 
 
-def test_seeded_draws_repeat():
+DRAWN = SamplingParams(temperature=0.8, top_p=0.9, seed=5, max_tokens=16, ignore_eos=True)
+PENALISED = SamplingParams(
+    temperature=0.0, repetition_penalty=1.3, presence_penalty=0.5, max_tokens=16, ignore_eos=True
+)
+
+
+@pytest.mark.parametrize("params", [GREEDY, DRAWN, PENALISED], ids=["greedy", "drawn", "penalised"])
+def test_draws_repeat_and_do_not_depend_on_overlap(params):
     folder = tiny_checkpoint("qwen3", **FUSED)
-    params = SamplingParams(temperature=0.8, top_p=0.9, seed=5, max_tokens=16, ignore_eos=True)
     options = {"device": "cuda", "dtype": "bfloat16"}
-    assert answers(folder, params, **options) == answers(folder, params, **options)
+    plain = answers(folder, params, **options)
+    assert answers(folder, params, **options) == plain
+    assert answers(folder, params, enable_schedule_overlap=True, **options) == plain
+
+
+def test_experts_give_the_tokens_of_the_cpu_in_float32():
+    folder = tiny_checkpoint(
+        "qwen3_moe", num_experts=32, num_experts_per_tok=4, moe_intermediate_size=64, head_dim=64, norm_topk_prob=True
+    )
+    expected = answers(folder, device="cpu", dtype="float32", model_impl="python")
+    assert answers(folder, device="cuda", dtype="float32") == expected

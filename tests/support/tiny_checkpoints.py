@@ -90,7 +90,7 @@ def randomise(model: torch.nn.Module, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim == 2:
+            if parameter.ndim >= 2:
                 parameter.normal_(0, 0.15, generator=generator)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.3, generator=generator)

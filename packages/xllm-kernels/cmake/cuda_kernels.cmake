@@ -9,9 +9,13 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 add_library(
   xllm_kernels_cuda STATIC
   csrc/cuda/argmax.cu
+  csrc/cuda/beam_join.cu
   csrc/cuda/decode_attention.cu
+  csrc/cuda/expert_routing.cu
+  csrc/cuda/expert_stream.cu
   csrc/cuda/linear_stream.cu
   csrc/cuda/row_kernels.cu
+  csrc/cuda/sampling.cu
   csrc/cuda/tensor_map.cu)
 target_include_directories(xllm_kernels_cuda PUBLIC include PRIVATE csrc/cuda)
 target_compile_options(xllm_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
@@ -23,9 +27,12 @@ nanobind_add_module(
   _C_cuda
   BACKEND_MODULE nanobind_backend
   NB_SUPPRESS_WARNINGS
+  csrc/bindings/cuda_beams.cpp
   csrc/bindings/cuda_decode.cpp
+  csrc/bindings/cuda_experts.cpp
   csrc/bindings/cuda_module.cpp
   csrc/bindings/cuda_row_kernels.cpp
+  csrc/bindings/cuda_sampling.cpp
   csrc/bindings/tensor.cpp)
 target_compile_features(_C_cuda PRIVATE cxx_std_20)
 target_include_directories(_C_cuda PRIVATE csrc/bindings)

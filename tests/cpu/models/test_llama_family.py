@@ -1,4 +1,4 @@
-"""Llama, Qwen2, Qwen3 and Mistral against transformers in float32, over every way to cut tokens into steps."""
+"""Llama, Qwen2, Qwen3, Qwen3-MoE and Mistral against transformers in float32, over every way to cut tokens into steps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from support.reference_logits import reference_logits
 from support.tiny_checkpoints import NUM_BYTE_TOKENS, tiny_checkpoint
 
 TOLERANCE = 1e-4
+EXPERTS = {
+    "head_dim": 16,
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "norm_topk_prob": True,
+}
 MODELS = {
     "llama": ("llama", {}),
     "llama-tied": ("llama", {"tie_word_embeddings": True}),
@@ -31,6 +38,11 @@ MODELS = {
     "qwen3-window": (
         "qwen3",
         {"head_dim": 16, "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2},
+    ),
+    "qwen3-moe": ("qwen3_moe", EXPERTS),
+    "qwen3-moe-every-other-layer": (
+        "qwen3_moe",
+        {**EXPERTS, "decoder_sparse_step": 2, "norm_topk_prob": False, "num_experts_per_tok": 1},
     ),
     "mistral": ("mistral", {"sliding_window": None, "head_dim": 16}),
     "mistral-window": ("mistral", {"sliding_window": 9, "head_dim": 16}),

@@ -24,5 +24,19 @@ void decode_attention(Handle query, Handle key, Handle value, Handle q_norm, Han
                       Handle key_cache, Handle value_cache, Handle block_tables, Handle seq_lens, double scale, double eps,
                       int max_seq_len, int splits, int configuration, Handle out, Handle workspace, Handle counters,
                       uintptr_t stream);
+void route(Handle logits, bool renormalises, Handle weights, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts,
+           uintptr_t stream);
+void norm_and_route(Handle x, Handle norm_weight, double eps, Handle gate, bool renormalises, Handle normed, Handle weights,
+                    Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts, Handle workspace, Handle counters,
+                    uintptr_t stream);
+void run_experts(Handle x, Handle gate_up, Handle down, Handle token_of_row, Handle starts, int columns, Handle gated, Handle out,
+                 uintptr_t stream);
+void combine_experts(Handle y, Handle weights, Handle row_of_pair, Handle residual, Handle norm_weight, double eps, Handle out,
+                     uintptr_t stream);
+void beam_join(Handle query, Handle key, Handle value, Handle attended, Handle lse, Handle beam_key, Handle beam_value,
+               Handle ancestors, double scale, Handle out, uintptr_t stream);
+void sample(Handle logits, Handle best_ids, Handle best, Handle temperature, Handle top_p, Handle min_p, Handle top_k, Handle seed,
+            Handle step, Handle token_ids, Handle logprobs, uintptr_t stream);
+void replace_placeholders(Handle token_ids, Handle previous, uintptr_t stream);
 
 }  // namespace xllm::bindings::cuda

@@ -4,7 +4,9 @@
 #include <nanobind/stl/string.h>
 
 #include "cuda_launchers.h"
+#include "xllm/kernels/cuda/beam_join.h"
 #include "xllm/kernels/cuda/decode_attention.h"
+#include "xllm/kernels/cuda/experts.h"
 #include "xllm/kernels/cuda/linear_stream.h"
 
 namespace nb = nanobind;
@@ -26,8 +28,25 @@ NB_MODULE(_C_cuda, m) {
   m.def("decode_attention", &bindings::decode_attention, "query"_a, "key"_a, "value"_a, "q_norm"_a.none(),
         "k_norm"_a.none(), "cos_sin_cache"_a.none(), "key_cache"_a, "value_cache"_a, "block_tables"_a, "seq_lens"_a,
         "scale"_a, "eps"_a, "max_seq_len"_a, "splits"_a, "configuration"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
+  m.def("route", &bindings::route, "logits"_a, "renormalises"_a, "weights"_a, "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a,
+        "stream"_a);
+  m.def("norm_and_route", &bindings::norm_and_route, "x"_a, "norm_weight"_a, "eps"_a, "gate"_a, "renormalises"_a, "normed"_a, "weights"_a,
+        "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a, "workspace"_a, "counters"_a, "stream"_a);
+  m.def("run_experts", &bindings::run_experts, "x"_a, "gate_up"_a, "down"_a, "token_of_row"_a, "starts"_a, "columns"_a, "gated"_a,
+        "out"_a, "stream"_a);
+  m.def("combine_experts", &bindings::combine_experts, "y"_a, "weights"_a, "row_of_pair"_a, "residual"_a, "norm_weight"_a.none(), "eps"_a,
+        "out"_a, "stream"_a);
+  m.def("beam_join", &bindings::beam_join, "query"_a, "key"_a, "value"_a, "attended"_a, "lse"_a, "beam_key"_a, "beam_value"_a,
+        "ancestors"_a, "scale"_a, "out"_a, "stream"_a);
+  m.def("why_no_beam_join", &kernels::why_no_beam_join, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a);
+  m.def("sample", &bindings::sample, "logits"_a, "best_ids"_a, "best"_a, "temperature"_a, "top_p"_a, "min_p"_a, "top_k"_a, "seed"_a,
+        "step"_a, "token_ids"_a, "logprobs"_a.none(), "stream"_a);
+  m.def("replace_placeholders", &bindings::replace_placeholders, "token_ids"_a, "previous"_a, "stream"_a);
 
   m.attr("LINEAR_STREAM_MAX_BATCH") = kernels::kLinearStreamMaxBatch;
+  m.attr("NORM_AND_ROUTE_MAX_TOKENS") = kernels::kNormAndRouteMaxTokens;
+  m.attr("RUN_EXPERTS_MAX_ROWS") = kernels::kRunExpertsMaxRows;
+  m.def("why_no_run_experts", &kernels::why_no_run_experts, "num_experts"_a, "hidden"_a, "inner"_a);
   m.def("why_no_linear_stream", [](int64_t n, int64_t k, int epilogue) {
     return kernels::why_no_linear_stream(n, k, static_cast<kernels::Epilogue>(epilogue));
   }, "n"_a, "k"_a, "epilogue"_a);

@@ -62,6 +62,13 @@ __device__ __forceinline__ uint64_t evict_last_policy() {
   return policy;
 }
 
+// Starts the copy of 16 bytes by this thread; `wait_for_pieces` waits for all of them.
+__device__ __forceinline__ void copy_piece(void* destination, const void* source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(destination)), "l"(source) : "memory");
+}
+
+__device__ __forceinline__ void wait_for_pieces() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // Copies the box at (column, row) of a matrix to shared memory; `barrier` counts its bytes.
 __device__ __forceinline__ void copy_box(void* destination, const CUtensorMap* map, int column, int row,
                                          uint64_t* barrier, uint64_t policy) {
@@ -79,6 +86,16 @@ __device__ __forceinline__ void copy_cache_box(uint32_t destination, const CUten
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
           "r"(destination),
       "l"(map), "r"(0), "r"(slot), "r"(plane), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// Copies the box at (column, row, plane) of stacked matrices to shared memory; `barrier` counts its bytes.
+__device__ __forceinline__ void copy_stacked_box(void* destination, const CUtensorMap* map, int column, int row, int plane,
+                                                 uint64_t* barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(destination)),
+      "l"(map), "r"(column), "r"(row), "r"(plane), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
 }
 

@@ -47,6 +47,13 @@ CUtensorMap describe_matrix(const void* memory, int64_t rows, int64_t columns, i
   return describe(memory, 2, sizes, strides, box);
 }
 
+CUtensorMap describe_stacked(const void* memory, int64_t planes, int64_t rows, int64_t columns, int box_rows, int box_planes) {
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(planes)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(columns) * 2, static_cast<cuuint64_t>(columns * rows) * 2};
+  const cuuint32_t box[3] = {kBoxColumns, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_planes)};
+  return describe(memory, 3, sizes, strides, box);
+}
+
 CUtensorMap describe_cache(const void* memory, int64_t slots, int64_t kv_heads, int head_dim, int box_slots) {
   const auto planes = static_cast<cuuint64_t>(kv_heads) * head_dim / kBoxColumns;
   const cuuint64_t sizes[3] = {kBoxColumns, static_cast<cuuint64_t>(slots), planes};

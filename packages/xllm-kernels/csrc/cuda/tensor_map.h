@@ -15,6 +15,9 @@ constexpr int kBoxColumns = 64;
 // Throws std::runtime_error when the driver refuses (columns must be a multiple of 8, `memory` aligned to 16 bytes).
 CUtensorMap describe_matrix(const void* memory, int64_t rows, int64_t columns, int box_rows);
 
+// Row-major bfloat16 matrices [planes, rows, columns] in boxes of `box_planes` x `box_rows` x kBoxColumns.
+CUtensorMap describe_stacked(const void* memory, int64_t planes, int64_t rows, int64_t columns, int box_rows, int box_planes);
+
 // A bfloat16 cache [slots, kv_heads, head_dim] in boxes of `box_slots` slots of one head, each as [head_dim / 64][box_slots][64].
 CUtensorMap describe_cache(const void* memory, int64_t slots, int64_t kv_heads, int head_dim, int box_slots);
 

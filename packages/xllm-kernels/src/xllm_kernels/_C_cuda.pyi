@@ -4,6 +4,8 @@
 from torch import Tensor
 
 LINEAR_STREAM_MAX_BATCH: int
+NORM_AND_ROUTE_MAX_TOKENS: int
+RUN_EXPERTS_MAX_ROWS: int
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, stream: int) -> None: ...
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, stream: int) -> None: ...
@@ -58,6 +60,69 @@ def decode_attention(
     counters: Tensor,
     stream: int,
 ) -> None: ...
+def route(
+    logits: Tensor,
+    renormalises: bool,
+    weights: Tensor,
+    experts: Tensor,
+    row_of_pair: Tensor,
+    token_of_row: Tensor,
+    starts: Tensor,
+    stream: int,
+) -> None: ...
+def norm_and_route(
+    x: Tensor,
+    norm_weight: Tensor,
+    eps: float,
+    gate: Tensor,
+    renormalises: bool,
+    normed: Tensor,
+    weights: Tensor,
+    experts: Tensor,
+    row_of_pair: Tensor,
+    token_of_row: Tensor,
+    starts: Tensor,
+    workspace: Tensor,
+    counters: Tensor,
+    stream: int,
+) -> None: ...
+def run_experts(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    token_of_row: Tensor,
+    starts: Tensor,
+    columns: int,
+    gated: Tensor,
+    out: Tensor,
+    stream: int,
+) -> None: ...
+def combine_experts(
+    y: Tensor,
+    weights: Tensor,
+    row_of_pair: Tensor,
+    residual: Tensor,
+    norm_weight: Tensor | None,
+    eps: float,
+    out: Tensor,
+    stream: int,
+) -> None: ...
+def sample(
+    logits: Tensor,
+    best_ids: Tensor,
+    best: Tensor,
+    temperature: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    top_k: Tensor,
+    seed: Tensor,
+    step: Tensor,
+    token_ids: Tensor,
+    logprobs: Tensor | None,
+    stream: int,
+) -> None: ...
+def replace_placeholders(token_ids: Tensor, previous: Tensor, stream: int) -> None: ...
+def why_no_run_experts(num_experts: int, hidden: int, inner: int) -> str | None: ...
 def why_no_linear_stream(n: int, k: int, epilogue: int) -> str | None: ...
 def why_no_decode_attention(num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> str | None: ...
 def beam_join(

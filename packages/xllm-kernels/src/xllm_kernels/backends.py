@@ -36,7 +36,7 @@ CUDA_OPERATIONS = (
     "sample",
     "replace_placeholders",
 )
-"""Names of the operations in `xllm_kernels.cuda.ops` and `xllm_kernels.cuda.decode`."""
+"""Names of the operations in `xllm_kernels.cuda`: `ops`, `decode`, `experts`, `sampling` and others."""
 CUDA_CAPABILITY = (9, 0)
 """The one compute capability that they are built for: they use instructions of Hopper alone."""
 

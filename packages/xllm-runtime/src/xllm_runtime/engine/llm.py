@@ -9,15 +9,24 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 from xllm_framework.batch import Batch, BatchGroup, ForwardInput, ForwardInputBuilder, ForwardOutput
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import XLLMError
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
+from xllm_runtime.engine.archive import open_archive
 from xllm_runtime.executor.warm_up import warm_up_input
 from xllm_runtime.platform import NULL_DEVICE, select_platform, selects_cpu
-from xllm_runtime.worker import LocalWorkerClient, ThreadedWorkerClient, WorkerClient, start_worker
+from xllm_runtime.worker import (
+    LocalWorkerClient,
+    QueuedWorkerClient,
+    StartsSteps,
+    ThreadedWorkerClient,
+    WorkerClient,
+    start_worker,
+)
 
 WARM_UP_TOKENS = 2
 
@@ -46,6 +55,8 @@ class LLMEngine:
         if self.num_host_blocks:
             for client in self._clients:
                 client.allocate_host_blocks(self.num_host_blocks)
+        self.archive = open_archive(config.kv_cache, files, self._clients)
+        """Keeps blocks that leave the cache, for all ranks; None without one."""
         self.num_ranks = len(self._clients)
         """Data-parallel ranks."""
         self._builder = ForwardInputBuilder(self.block_size, args.eos_token_ids)
@@ -88,6 +99,8 @@ class LLMEngine:
         """Let the workers go; a second call does nothing."""
         for client in self._clients:
             client.close()
+        if self.archive is not None:
+            self.archive.close()
 
     def _build(self, batch: Batch) -> ForwardInput:
         """Return the input of one rank's batch."""
@@ -104,10 +117,15 @@ class LLMEngine:
 
 
 def _start_workers(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> list[WorkerClient]:
-    """Return one client a rank. Several workers, or one that computes while the next step is planned, have threads of their own."""
+    """Return one client a rank.
+
+    Several workers have threads of their own; so has one that computes while the next step is planned, unless its device has a queue.
+    """
     num_ranks = config.parallel.dp_size
     if num_ranks == 1 and not config.scheduler.enable_schedule_overlap:
         return [LocalWorkerClient(start_worker(config, files, args))]
+    if num_ranks == 1 and _has_queue(config.model.device):
+        return [QueuedWorkerClient(cast("StartsSteps", start_worker(config, files, args)))]
     clients: list[WorkerClient] = []
     try:
         clients.extend(
@@ -119,6 +137,11 @@ def _start_workers(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> li
             client.close()
         raise
     return clients
+
+
+def _has_queue(device: str) -> bool:
+    """Whether steps are started on `device` rather than computed by the thread that asks."""
+    return device != NULL_DEVICE and not selects_cpu(device) and select_platform(device).name == "cuda"
 
 
 def _rank_config(config: XLLMConfig, rank: int) -> XLLMConfig:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from xllm_framework.batch import ForwardInput
@@ -27,43 +25,49 @@ class DecodeStep(Protocol):
 
 
 class DecodeBuffers:
-    """What all batch sizes share: the results on the device, memory of the host that the device copies from and to."""
+    """What all batch sizes share on the device: logits, tokens, a pool of memory."""
 
     def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
         self.max_rows = max_rows
         self.device = device
         self.logits = torch.zeros((max_rows, vocab_size), dtype=torch.bfloat16, device=device)
-        self._results = torch.zeros(2 * max_rows, dtype=torch.int32, device=device)
-        self._host_results = torch.zeros(2 * max_rows, dtype=torch.int32, device="cpu").pin_memory()
+        self.results = torch.zeros(2 * max_rows, dtype=torch.int32, device=device)
+        """Token ids of a step's rows, then the logits of its most probable tokens."""
         self.pool = torch.cuda.graph_pool_handle()
         self.capture_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def outputs(self, num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return (logits, best ids, best logits) of `num_rows` rows."""
-        results = self._results[: 2 * num_rows]
+        results = self.results[: 2 * num_rows]
         return self.logits[:num_rows], results[:num_rows], results[num_rows:].view(torch.float32)
-
-    def send_results(self, num_rows: int) -> None:
-        """Start the copy of best ids and best logits to the host."""
-        self._host_results[: 2 * num_rows].copy_(self._results[: 2 * num_rows], non_blocking=True)
-
-    def read_results(self, num_rows: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
-        """Wait for the step; return copies of its best ids int32 and best logits float32, padded rows included."""
-        torch.cuda.current_stream().synchronize()
-        array = self._host_results[: 2 * num_rows].numpy().copy()
-        return array[:num_rows], array[num_rows:].view(np.float32)
 
 
 class CapturedDecode:
-    """Decode steps of up to `num_rows` sequences whose block tables are up to `width` wide."""
+    """Decode steps of up to `num_rows` sequences whose block tables are up to `width` wide.
 
-    def __init__(self, step: DecodeStep, buffers: DecodeBuffers, num_rows: int, width: int, block_size: int) -> None:
+    Its memory on the host is in use from `run` until the step has ended; two steps in flight need two objects. With
+    `takes_placeholders` token ids may be placeholders of the tokens in `buffers`.
+    """
+
+    def __init__(
+        self,
+        step: DecodeStep,
+        buffers: DecodeBuffers,
+        num_rows: int,
+        width: int,
+        block_size: int,
+        *,
+        takes_placeholders: bool = False,
+    ) -> None:
         self._step = step
         self._buffers = buffers
         self._num_rows, self._width = num_rows, width
         self._max_seq_len = width * block_size
+        self._takes_placeholders = takes_placeholders
         self._host_input = torch.zeros(num_rows * (2 + width), dtype=torch.int32, device="cpu").pin_memory()
         self._host_array = self._host_input.numpy()
+        self.host_results = torch.zeros(2 * num_rows, dtype=torch.int32, device="cpu").pin_memory()
+        """Best ids, then best logits as bits, once the step has ended; padded rows included."""
         self._input = torch.zeros(len(self._host_input), dtype=torch.int32, device=buffers.device)
         self._rows = DecodeRows(
             self._input[:num_rows],
@@ -91,8 +95,12 @@ class CapturedDecode:
 
     def _compute(self) -> None:
         self._input.copy_(self._host_input, non_blocking=True)
+        if self._takes_placeholders:
+            from xllm_kernels.cuda.sampling import replace_placeholders
+
+            replace_placeholders(self._input[: self._num_rows], self._buffers.results[: self._buffers.max_rows])
         self._step(self._rows, self._max_seq_len)
-        self._buffers.send_results(self._num_rows)
+        self.host_results.copy_(self._buffers.results[: 2 * self._num_rows], non_blocking=True)
 
     def _load(self, forward_input: ForwardInput) -> None:
         """Lay the inputs out for one transfer: token ids, lengths (0 for padded rows), block tables."""

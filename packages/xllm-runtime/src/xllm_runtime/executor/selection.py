@@ -23,13 +23,16 @@ def explain_executors(platform_name: str) -> dict[str, str | None]:
     return reasons | {"eager": None}
 
 
-def select_executor(model: CausalLM, platform: Platform, max_num_seqs: int) -> Executor:
-    """Return the fastest executor that can run `model` on `platform`, `max_num_seqs` sequences a step at most."""
+def select_executor(model: CausalLM, platform: Platform, max_num_seqs: int, *, is_overlapped: bool = False) -> Executor:
+    """Return the fastest executor that can run `model` on `platform`, `max_num_seqs` sequences a step at most.
+
+    `is_overlapped`: a step may be started while the one before it is under way.
+    """
     for name, reason in explain_executors(platform.name).items():
         if reason is not None:
             logger.debug("Executor %s is not taken: %s.", name, reason)
         elif name == "cuda_graph":
             from xllm_runtime.executor.cuda_graph import CUDAGraphExecutor
 
-            return CUDAGraphExecutor(model, platform.device, max_num_seqs)
+            return CUDAGraphExecutor(model, platform.device, max_num_seqs, is_overlapped=is_overlapped)
     return EagerExecutor(model, platform.device)

@@ -25,6 +25,11 @@ MODELS = {
     "MistralForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
     "Qwen2ForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
     "Qwen3ForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
+    "Qwen2VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen2VLForConditionalGeneration",
+    "Qwen2_5_VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen25VLForConditionalGeneration",
+    "Qwen3VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen3VLForConditionalGeneration",
+    "Qwen3VLMoeForConditionalGeneration": "xllm_runtime.models.vlm.qwen3_vl_moe:Qwen3VLMoeForConditionalGeneration",
+    "Qwen3MoeForCausalLM": "xllm_runtime.models.llm.qwen3_moe:Qwen3MoeForCausalLM",
     **dict.fromkeys(
         (
             "LlamaForSequenceClassification",
@@ -34,10 +39,6 @@ MODELS = {
         ),
         "xllm_runtime.models.llm.llama_classifier:LlamaForSequenceClassification",
     ),
-    "Qwen2VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen2VLForConditionalGeneration",
-    "Qwen2_5_VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen25VLForConditionalGeneration",
-    "Qwen3VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen3VLForConditionalGeneration",
-    "Qwen3VLMoeForConditionalGeneration": "xllm_runtime.models.vlm.qwen3_vl_moe:Qwen3VLMoeForConditionalGeneration",
 }
 """Architecture, as config.json has it -> "module:Class" of the `python` implementation."""
 TRANSFORMERS_MODEL = "xllm_runtime.models.transformers_model:TransformersCausalLM"

@@ -15,6 +15,12 @@ def takes_most_probable(rows: SamplingRows) -> bool:
     return not changes and rows.is_all_greedy and not (rows.num_logprobs >= 0).any()
 
 
+def is_drawn_as_it_is(rows: SamplingRows) -> bool:
+    """Whether every row is drawn from the model's logits as they are, and no row asks for more than its token's log-probability."""
+    changes = rows.penalised or rows.logit_bias or rows.banned or rows.allowed is not None
+    return not changes and not (rows.num_logprobs > 0).any()
+
+
 def most_probable_output(token_ids: npt.NDArray[np.int32], best: npt.NDArray[np.float32]) -> ForwardOutput:
     """Return `token_ids` [R] as the step's output, but -1 and an error where the largest logit, `best` [R], is not finite."""
     errors = broken_rows(best)

@@ -15,6 +15,7 @@ from xllm_framework.batch import ForwardOutput, SamplingRows
 from xllm_runtime.sampling.adjust import adjust
 from xllm_runtime.sampling.broken_rows import broken_rows
 from xllm_runtime.sampling.draw import DrawRows, draw
+from xllm_runtime.sampling.draw_cuda import OptionsUpload, draw_tokens, why_no_draw
 from xllm_runtime.sampling.logprobs import token_logprobs
 from xllm_runtime.sampling.ranking import most_probable
 from xllm_runtime.sampling.slices import row_slices
@@ -36,15 +37,39 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> ForwardOutput:
     errors = {} if torch.isfinite(best).all() else broken_rows(best.cpu().numpy())
     token_ids[list(errors)] = -1
     drawn = np.flatnonzero((rows.temperature > 0.0) & (token_ids >= 0))
-    for piece in row_slices(len(drawn), logits.shape[1]) if len(drawn) else ():
-        chosen = drawn[piece]
-        index = torch.from_numpy(chosen).to(logits.device)
-        drawn_tokens = draw(logits.index_select(0, index), best[index], DrawRows.take(rows, chosen, logits))
-        token_ids[chosen] = drawn_tokens.cpu().numpy()
+    if len(drawn) and why_no_draw(logits) is None:
+        token_ids = _drawn_by_kernel(logits, tokens, best, rows)
+    elif len(drawn):
+        _draw_in_slices(token_ids, logits, best, rows, drawn)
     output = ForwardOutput(token_ids, errors=errors or None)
     if len(asked):
         _report_logprobs(output, reported, asked, rows)
     return output
+
+
+def _drawn_by_kernel(
+    logits: torch.Tensor, tokens: torch.Tensor, best: torch.Tensor, rows: SamplingRows
+) -> npt.NDArray[np.int32]:
+    """Return int32 [R]: a token a row, -1 for broken rows."""
+    options = OptionsUpload(len(tokens), logits.device).send(rows)
+    drawn = tokens.to(torch.int32)
+    draw_tokens(logits, drawn, best, options, drawn)
+    return drawn.cpu().numpy()
+
+
+def _draw_in_slices(
+    token_ids: npt.NDArray[np.int32],
+    logits: torch.Tensor,
+    best: torch.Tensor,
+    rows: SamplingRows,
+    drawn: npt.NDArray[np.int64],
+) -> None:
+    """Set `token_ids` of the rows `drawn`, some rows of the vocabulary's size at a time."""
+    for piece in row_slices(len(drawn), logits.shape[1]):
+        chosen = drawn[piece]
+        index = torch.from_numpy(chosen).to(logits.device)
+        found = draw(logits.index_select(0, index), best[index], DrawRows.take(rows, chosen, logits))
+        token_ids[chosen] = found.cpu().numpy()
 
 
 def _report_logprobs(

@@ -5,7 +5,16 @@ Importing it imports no torch: `start_worker` takes the worker that fits.
 
 from xllm_runtime.worker.client import LocalWorkerClient, WorkerClient
 from xllm_runtime.worker.null import NullWorker
+from xllm_runtime.worker.queued import QueuedWorkerClient, StartsSteps
 from xllm_runtime.worker.selection import start_worker
 from xllm_runtime.worker.threaded import ThreadedWorkerClient
 
-__all__ = ["LocalWorkerClient", "NullWorker", "ThreadedWorkerClient", "WorkerClient", "start_worker"]
+__all__ = [
+    "LocalWorkerClient",
+    "NullWorker",
+    "QueuedWorkerClient",
+    "StartsSteps",
+    "ThreadedWorkerClient",
+    "WorkerClient",
+    "start_worker",
+]

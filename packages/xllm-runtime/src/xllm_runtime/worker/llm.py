@@ -13,22 +13,24 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from xllm_framework.batch import ForwardInput, ForwardOutput, SamplingRows
+from xllm_framework.batch import ForwardInput, ForwardOutput
+from xllm_framework.batch.placeholders import replace_placeholders
 from xllm_framework.config import XLLMConfig
 from xllm_framework.kv_cache import BlockMoves
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
-from xllm_runtime.executor.interface import DecodedRows
+from xllm_runtime.executor.interface import FinishedOutput, PendingOutput
 from xllm_runtime.executor.selection import select_executor
+from xllm_runtime.memory.block_payloads import payload_bytes, read_payloads, write_payloads
 from xllm_runtime.memory.host_blocks import HostBlocks, KVTensors
 from xllm_runtime.models.registry import select_model
 from xllm_runtime.platform import select_platform
 from xllm_runtime.sampling.logprob_rows import LogprobRows
 from xllm_runtime.sampling.logprobs import prompt_logprobs
-from xllm_runtime.sampling.most_probable import most_probable_output, takes_most_probable
 from xllm_runtime.sampling.pooling import pool
 from xllm_runtime.sampling.sampler import sample
 from xllm_runtime.worker.block_copy import copy_blocks
+from xllm_runtime.worker.client import PutPayload
 from xllm_runtime.worker.kv_cache import CacheDemand, block_bytes, num_blocks_that_fit
 from xllm_runtime.worker.kv_tensors import allocate
 from xllm_runtime.worker.loading import load_model, select_dtype
@@ -49,10 +51,16 @@ class LLMWorker:
         choice = select_model(args, config.model)
         dtype = select_dtype(config.model, args, self._platform)
         self._model = load_model(choice, files, args, config.load, dtype, self._platform.device)
-        self._executor = select_executor(self._model, self._platform, config.scheduler.max_num_seqs)
+        self._executor = select_executor(
+            self._model,
+            self._platform,
+            config.scheduler.max_num_seqs,
+            is_overlapped=config.scheduler.enable_schedule_overlap,
+        )
         self._demand = CacheDemand(max_model_len(config, args, sys.maxsize), config.scheduler.max_num_seqs)
         self._caches: KVTensors = []
         self._host: HostBlocks | None = None
+        self._put_payload: PutPayload | None = None
         self.model_impl = choice.model_impl
         self.device = str(self._platform.device)
         self.dtype = str(dtype).removeprefix("torch.")
@@ -75,19 +83,50 @@ class LLMWorker:
         """See `Worker.allocate_host_blocks`."""
         self._host = HostBlocks(self._caches, num_host_blocks)
 
+    def attach_archive(self, put: PutPayload) -> None:
+        """See `Worker.attach_archive`."""
+        self._put_payload = put
+
+    def payload_bytes(self) -> int:
+        """See `Worker.payload_bytes`."""
+        return payload_bytes(self._caches)
+
     @torch.inference_mode()
     def move_blocks(self, moves: BlockMoves) -> None:
         """See `Worker.move_blocks`."""
+        if moves.to_archive and self._put_payload is not None:
+            payloads = read_payloads(self._caches, [block for block, _ in moves.to_archive])
+            for (_, key), payload in zip(moves.to_archive, payloads, strict=True):
+                self._put_payload(key, payload)
         if self._host is not None:
             self._host.move(moves)
+        write_payloads(self._caches, moves.from_archive)
+
+    def execute(self, forward_input: ForwardInput) -> ForwardOutput:
+        """See `Worker.execute`."""
+        return self.begin(forward_input, None).wait()
 
     @torch.inference_mode()
-    def execute(self, forward_input: ForwardInput) -> ForwardOutput:
-        """Forward, logits of the sampled rows, tokens; then what was asked for of prompts."""
+    def begin(self, forward_input: ForwardInput, before: PendingOutput | None) -> PendingOutput:
+        """Start a step that may hold tokens of the step `before`, still under way, as placeholders.
+
+        Returns at once where the device can go on alone; else the step has ended. Nothing but KV in the input's slots changes.
+        """
+        if before is not None and not before.is_on_device:
+            replace_placeholders(forward_input, before.wait().token_ids)
         copy_blocks(self._caches, forward_input.block_copies)
         decoded = self._executor.decode(forward_input)
+        pending = None if decoded is None else decoded.start(forward_input.sampling)
+        if pending is not None:
+            return pending
+        if before is not None and before.is_on_device:
+            replace_placeholders(forward_input, before.wait().token_ids)
         if decoded is not None:
-            return self._output(decoded, forward_input.sampling)
+            return FinishedOutput(sample(decoded.logits(), forward_input.sampling))
+        return FinishedOutput(self._compute(forward_input))
+
+    def _compute(self, forward_input: ForwardInput) -> ForwardOutput:
+        """Forward, logits of the sampled rows, tokens; then what was asked for of prompts."""
         hidden = self._executor.forward(forward_input)
         logits = self._model.compute_logits(hidden[self._to_device(forward_input.sample_rows)])
         output = sample(logits, forward_input.sampling)
@@ -96,12 +135,6 @@ class LLMWorker:
         if forward_input.pooled:
             output.pooled = pool(hidden, forward_input.pooled, self._model.compute_logits)
         return output
-
-    @staticmethod
-    def _output(decoded: DecodedRows, rows: SamplingRows) -> ForwardOutput:
-        if takes_most_probable(rows):
-            return most_probable_output(*decoded.most_probable())
-        return sample(decoded.logits(), rows)
 
     def _prompt_logprobs(self, forward_input: ForwardInput, hidden: torch.Tensor) -> dict[int, LogprobRows]:
         """Return the log-probabilities of the prompt tokens that were asked for, by scheduled sequence."""

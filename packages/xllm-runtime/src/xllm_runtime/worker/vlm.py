@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import cast
 
-from xllm_framework.batch import ForwardInput, ForwardOutput
+from xllm_framework.batch import ForwardInput
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.executor.interface import FinishedOutput, PendingOutput
 from xllm_runtime.executor.multimodal import MultimodalExecutor
 from xllm_runtime.executor.selection import select_executor
 from xllm_runtime.models.vlm.interface import VisionLanguageModel
@@ -37,14 +38,17 @@ class VLMWorker(LLMWorker):
         dtype = select_dtype(config.model, args, self._platform)
         limit = config.multimodal.max_encoder_cache_size
         self.encoder = MediaEncoder(model, load_normalisations(files, args), dtype, device, limit)
-        text = select_executor(model.text_model, self._platform, config.scheduler.max_num_seqs)
+        is_overlapped = config.scheduler.enable_schedule_overlap
+        max_num_seqs = config.scheduler.max_num_seqs
+        text = select_executor(model.text_model, self._platform, max_num_seqs, is_overlapped=is_overlapped)
         self._executor = MultimodalExecutor(text, model, self.encoder, device)
 
-    def execute(self, forward_input: ForwardInput) -> ForwardOutput:
-        """See `Worker.execute`; says also how many media were encoded."""
+    def begin(self, forward_input: ForwardInput, before: PendingOutput | None) -> PendingOutput:
+        """See `LLMWorker.begin`; says also how many media were encoded, which no step that is still under way does."""
         encoder = self.encoder
         num_encoded, num_found = encoder.num_encoded, encoder.num_found
-        output = super().execute(forward_input)
-        output.num_encoded_media = encoder.num_encoded - num_encoded
-        output.num_cached_media = encoder.num_found - num_found
-        return output
+        step = super().begin(forward_input, before)
+        if isinstance(step, FinishedOutput):
+            step.output.num_encoded_media = encoder.num_encoded - num_encoded
+            step.output.num_cached_media = encoder.num_found - num_found
+        return step

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,8 @@ class Blueprint:
     operations: Operations
     rotary: RotaryEmbedding
     attention_backend: str
+    expert_kernels: str
+    """"auto" or "torch": who computes experts, in models that have them."""
 
     def norm(self, size: int) -> RMSNorm:
         """Return a new norm over `size` numbers."""
@@ -85,12 +87,12 @@ class LlamaAttention(nn.Module):
         """Use (K, V), each [num_blocks, block_size, num_kv_heads, head_dim], from now on."""
         self._kv_cache = kv_cache
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
-        """[T, hidden] -> [T, hidden]."""
     def wrap_attention(self, wrap: Callable[[AttentionBackend, AttentionSpec], AttentionBackend]) -> None:
         """Put what `wrap` makes of the attention backend in its place."""
         self._attention = wrap(self._attention, self._spec)
 
+    def forward(self, x: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden]."""
         query, key, value = self.qkv_proj(x).split(self._sizes, -1)
         query = query.unflatten(-1, (self._num_heads, self._head_dim))
         key = key.unflatten(-1, (self._num_kv_heads, self._head_dim))
@@ -147,14 +149,14 @@ class LlamaMLP(nn.Module):
 
 
 class LlamaDecoderLayer(nn.Module):
-    """Attention and MLP, each normed before and added to the residual after."""
+    """Attention and feed-forward network, each normed before and added to the residual after."""
 
-    def __init__(self, blueprint: Blueprint, layer: int) -> None:
+    def __init__(self, blueprint: Blueprint, layer: int, mlp: nn.Module) -> None:
         super().__init__()
         self.input_layernorm = blueprint.norm(blueprint.args.hidden_size)
         self.self_attn = LlamaAttention(blueprint, layer)
         self.post_attention_layernorm = blueprint.norm(blueprint.args.hidden_size)
-        self.mlp = LlamaMLP(blueprint)
+        self.mlp = mlp
 
     def forward(
         self, x: torch.Tensor, residual: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata
@@ -174,7 +176,14 @@ class LlamaDecoderLayer(nn.Module):
         yield from self.input_layernorm.weight_targets(f"{prefix}.input_layernorm")
         yield from self.self_attn.weight_targets(f"{prefix}.self_attn")
         yield from self.post_attention_layernorm.weight_targets(f"{prefix}.post_attention_layernorm")
-        yield from self.mlp.weight_targets(f"{prefix}.mlp")
+        yield from cast("HasWeights", self.mlp).weight_targets(f"{prefix}.mlp")
+
+
+class HasWeights(Protocol):
+    """A module that knows its tensors' names in a checkpoint."""
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield the tensors under `prefix`."""
 
 
 class LlamaForCausalLM(nn.Module):
@@ -195,8 +204,10 @@ class LlamaForCausalLM(nn.Module):
         chosen = select_operations(dtype, torch.get_default_device(), operations)
         self.embed_tokens = Embedding(args.vocab_size, args.hidden_size, dtype)
         self.rotary = rotary_class(args, chosen)
-        blueprint = Blueprint(args, dtype, chosen, self.rotary, attention_backend)
-        self.layers = nn.ModuleList(LlamaDecoderLayer(blueprint, layer) for layer in range(args.num_layers))
+        blueprint = Blueprint(args, dtype, chosen, self.rotary, attention_backend, operations)
+        self.layers = nn.ModuleList(
+            LlamaDecoderLayer(blueprint, layer, self.feed_forward(blueprint, layer)) for layer in range(args.num_layers)
+        )
         self.norm = blueprint.norm(args.hidden_size)
         self.lm_head = None if args.has_tied_embeddings else Embedding(args.vocab_size, args.hidden_size, dtype)
 
@@ -204,6 +215,10 @@ class LlamaForCausalLM(nn.Module):
     def explain(cls, args: ModelArgs) -> list[str]:
         """Return every reason why a model of these arguments cannot be computed here."""
         return explain_llama(args)
+
+    def feed_forward(self, blueprint: Blueprint, layer: int) -> nn.Module:
+        """Return what stands behind the attention of `layer`: [T, hidden] -> [T, hidden]."""
+        return LlamaMLP(blueprint)
 
     def kv_cache_shapes(self) -> list[KVCacheShape]:
         """See `CausalLM.kv_cache_shapes`."""

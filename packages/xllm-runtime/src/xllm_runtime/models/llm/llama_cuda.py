@@ -5,21 +5,29 @@ Up to 8 rows, five kernels a layer, each reading its weights or its KV at memory
     qkv = norm(hidden) W_qkv        attended = attention(norm, rotate, write KV)      hidden += attended W_o
     gated = silu_and_mul(norm(hidden) W_gate_up)                                      hidden += gated W_down
 
-More rows multiply in cuBLAS, eight kernels a layer. Every tensor that outlives a call is the caller's, nothing waits
-for the device, nothing is read back: a call can be captured in a CUDA graph. Knows nothing of graphs, batches or sampling.
+(seven where a layer has experts: `feed_forward_cuda`). More rows multiply in cuBLAS, eight kernels a layer. Every tensor that
+outlives a call is the caller's, nothing waits for the device, nothing is read back: a call can be captured in a CUDA graph.
+Knows nothing of graphs, batches or sampling.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 import torch.nn.functional as F
 
+from xllm_runtime.layers.experts import SparseMLP, explain_cuda_experts
 from xllm_runtime.layers.linear import Linear
 from xllm_runtime.models.interface import CausalLM
-from xllm_runtime.models.llm.llama import LlamaDecoderLayer, LlamaForCausalLM
+from xllm_runtime.models.llm.feed_forward_cuda import (
+    AttendedRows,
+    DecodeFeedForward,
+    DenseFeedForward,
+    SparseFeedForward,
+)
+from xllm_runtime.models.llm.llama import LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP
 
 if TYPE_CHECKING:
     from xllm_kernels.cuda.decode import Epilogue
@@ -71,9 +79,11 @@ def _reasons_against(model: LlamaForCausalLM, block_size: int) -> list[str]:
     reason = why_no_decode_attention(args.num_heads, args.num_kv_heads, args.head_dim, block_size)
     if reason is not None:
         reasons.append(reason)
-    sizes = (args.hidden_size, args.intermediate_size, args.vocab_size)
-    if any(size % 8 for size in sizes):
-        reasons.append(f"the hidden, intermediate and vocabulary sizes {sizes} are not all multiples of 8")
+    for sizes in {layer.mlp.sizes for layer in model.decoder_layers() if isinstance(layer.mlp, SparseMLP)}:
+        reasons += explain_cuda_experts(sizes, torch.bfloat16, model.embed_tokens.weight.device)
+    widths = (args.hidden_size, args.intermediate_size, args.vocab_size)
+    if any(width % 8 for width in widths):
+        reasons.append(f"the hidden, intermediate and vocabulary sizes {widths} are not all multiples of 8")
     return reasons
 
 
@@ -88,6 +98,7 @@ class LlamaDecodeStep:
         self._ops = ops
         self._decode = decode
         self._workspace = decode.shared_workspace(model.embed_tokens.weight.device)
+        self._networks = [self._feed_forward(layer) for layer in self._layers]
         self._streams = self._can_stream()
 
     @torch.inference_mode()
@@ -100,35 +111,43 @@ class LlamaDecodeStep:
             self._run_batched(hidden, rows, max_seq_len)
         self._decode.argmax(rows.logits, self._workspace, token_ids=rows.best_ids, best=rows.best)
 
+    def _feed_forward(self, layer: LlamaDecoderLayer) -> DecodeFeedForward:
+        """Return how the layer's feed-forward network is computed."""
+        mlp = layer.mlp
+        if isinstance(mlp, SparseMLP):
+            return SparseFeedForward(mlp)
+        mlp, kinds = cast("LlamaMLP", mlp), self._decode.Epilogue
+        can_stream = self._streams_product(mlp.gate_up_proj, kinds.SILU_AND_MUL)
+        can_stream = can_stream and self._streams_product(mlp.down_proj, kinds.ADD_RESIDUAL)
+        return DenseFeedForward(mlp, can_stream=can_stream)
+
     def _can_stream(self) -> bool:
-        """Whether every product of a layer has a streaming kernel."""
-        layer, kinds = self._layers[0], self._decode.Epilogue
-        products = (
-            (layer.self_attn.qkv_proj.weight, kinds.NONE),
-            (layer.self_attn.o_proj.weight, kinds.ADD_RESIDUAL),
-            (layer.mlp.gate_up_proj.weight, kinds.SILU_AND_MUL),
-            (layer.mlp.down_proj.weight, kinds.ADD_RESIDUAL),
-            (self._model.head.weight, kinds.NONE),
+        """Whether every product of a step has a streaming kernel."""
+        kinds = self._decode.Epilogue
+        head = self._model.head.weight
+        if self._decode.why_no_linear_stream(head.shape[0], head.shape[1], kinds.NONE):
+            return False
+        return all(network.can_stream for network in self._networks) and all(
+            self._streams_product(layer.self_attn.qkv_proj, kinds.NONE)
+            and self._streams_product(layer.self_attn.o_proj, kinds.ADD_RESIDUAL)
+            for layer in self._layers
         )
-        return not any(
-            self._decode.why_no_linear_stream(weight.shape[0], weight.shape[1], kind) for weight, kind in products
-        )
+
+    def _streams_product(self, linear: Linear, kind: Epilogue) -> bool:
+        weight = linear.weight
+        return not self._decode.why_no_linear_stream(weight.shape[0], weight.shape[1], kind)
 
     def _run_streamed(self, hidden: torch.Tensor, rows: DecodeRows, max_seq_len: int) -> None:
         args, kinds = self._model.args, self._decode.Epilogue
         eps, num_rows = args.rms_norm_eps, len(hidden)
         qkv = hidden.new_empty(num_rows, (args.num_heads + 2 * args.num_kv_heads) * args.head_dim)
         attended = hidden.new_empty(num_rows, args.num_heads * args.head_dim)
-        gated = hidden.new_empty(num_rows, args.intermediate_size)
-        for layer in self._layers:
-            attention, mlp = layer.self_attn, layer.mlp
+        for layer, network in zip(self._layers, self._networks, strict=True):
+            attention = layer.self_attn
             self._linear(hidden, attention.qkv_proj, qkv, kinds.NONE, layer.input_layernorm.weight, eps)
             self._attend(layer, qkv, attended, rows, max_seq_len)
             self._linear(attended, attention.o_proj, hidden, kinds.ADD_RESIDUAL)
-            self._linear(
-                hidden, mlp.gate_up_proj, gated, kinds.SILU_AND_MUL, layer.post_attention_layernorm.weight, eps
-            )
-            self._linear(gated, mlp.down_proj, hidden, kinds.ADD_RESIDUAL)
+            network.stream(hidden, layer.post_attention_layernorm.weight, eps)
         self._decode.linear_stream(
             hidden,
             self._model.head.weight,
@@ -143,15 +162,14 @@ class LlamaDecodeStep:
         args, ops = self._model.args, self._ops
         eps = args.rms_norm_eps
         attended = hidden.new_empty(len(hidden), args.num_heads * args.head_dim)
-        gated = hidden.new_empty(len(hidden), args.intermediate_size)
         residual = hidden
         x = ops.rms_norm(hidden, self._layers[0].input_layernorm.weight, eps)
         next_norms = [layer.input_layernorm.weight for layer in self._layers[1:]] + [self._model.norm.weight]
-        for layer, next_norm in zip(self._layers, next_norms, strict=True):
-            self._attend(layer, layer.self_attn.qkv_proj(x), attended, rows, max_seq_len)
-            x = ops.add_rms_norm(layer.self_attn.o_proj(attended), residual, layer.post_attention_layernorm.weight, eps)
-            ops.silu_and_mul(layer.mlp.gate_up_proj(x), gated)
-            x = ops.add_rms_norm(layer.mlp.down_proj(gated), residual, next_norm, eps)
+        for layer, network, next_norm in zip(self._layers, self._networks, next_norms, strict=True):
+            attention = layer.self_attn
+            self._attend(layer, attention.qkv_proj(x), attended, rows, max_seq_len)
+            norm_weight = layer.post_attention_layernorm.weight
+            x = network.batch(AttendedRows(attended, attention.o_proj, norm_weight, next_norm), residual, eps)
         torch.mm(x, self._model.head.weight.t(), out=rows.logits)
 
     def _linear(

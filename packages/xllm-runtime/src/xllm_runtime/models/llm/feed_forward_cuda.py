@@ -1,0 +1,123 @@
+"""What follows a layer's attention in a decode step on a GPU: a dense network or experts, for few rows or for more.
+
+Nothing waits for the device. Knows nothing of attention but its output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+import torch.nn.functional as F
+
+from xllm_runtime.layers.experts import SparseMLP
+from xllm_runtime.layers.linear import Linear
+from xllm_runtime.models.llm.llama import LlamaMLP
+
+if TYPE_CHECKING:
+    from xllm_kernels.cuda.experts import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class AttendedRows:
+    """Where a layer stands after its attention."""
+
+    attended: torch.Tensor
+    """[B, Hq D]"""
+    o_proj: Linear
+    norm_weight: torch.Tensor
+    """[H], before the network."""
+    next_norm_weight: torch.Tensor
+    """[H], before what comes after it."""
+
+
+class DecodeFeedForward(Protocol):
+    """One layer's feed-forward network over rows [B, H] of bfloat16."""
+
+    def stream(self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> None:
+        """hidden += network(rms_norm(hidden)), B at most 8; only called where `can_stream` is true."""
+
+    def batch(self, rows: AttendedRows, residual: torch.Tensor, eps: float) -> torch.Tensor:
+        """residual += projected attention; residual += network(norm(residual)); return the next layer's norm of it."""
+
+    @property
+    def can_stream(self) -> bool:
+        """Whether `stream` serves."""
+
+
+class DenseFeedForward:
+    """`DecodeFeedForward` of a gated network."""
+
+    def __init__(self, mlp: LlamaMLP, *, can_stream: bool) -> None:
+        from xllm_kernels.cuda import decode, ops
+
+        self._gate_up, self._down = mlp.gate_up_proj, mlp.down_proj
+        self._decode, self._ops = decode, ops
+        self._inner = sum(self._gate_up.rows) // 2
+        self._workspace = decode.shared_workspace(torch.device("cuda", torch.cuda.current_device()))
+        self.can_stream = can_stream
+
+    def stream(self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> None:
+        """See `DecodeFeedForward.stream`: two kernels."""
+        kinds = self._decode.Epilogue
+        gated = hidden.new_empty(len(hidden), self._inner)
+        self._decode.linear_stream(
+            hidden,
+            plain_weight(self._gate_up),
+            self._workspace,
+            out=gated,
+            epilogue=kinds.SILU_AND_MUL,
+            norm_weight=norm_weight,
+            eps=eps,
+        )
+        self._decode.linear_stream(
+            gated, plain_weight(self._down), self._workspace, out=hidden, epilogue=kinds.ADD_RESIDUAL
+        )
+
+    def batch(self, rows: AttendedRows, residual: torch.Tensor, eps: float) -> torch.Tensor:
+        """See `DecodeFeedForward.batch`."""
+        x = self._ops.add_rms_norm(rows.o_proj(rows.attended), residual, rows.norm_weight, eps)
+        output = self._down(self._ops.silu_and_mul(self._gate_up(x)))
+        return self._ops.add_rms_norm(output, residual, rows.next_norm_weight, eps)
+
+
+class SparseFeedForward:
+    """`DecodeFeedForward` of experts."""
+
+    def __init__(self, mlp: SparseMLP) -> None:
+        from xllm_kernels.cuda import decode, experts, ops
+
+        self._mlp, self._sizes, self._experts, self._ops = mlp, mlp.sizes, experts, ops
+        self._workspace = decode.shared_workspace(mlp.gate.device)
+        self.can_stream = mlp.sizes.hidden_size % 256 == 0
+
+    def stream(self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> None:
+        """See `DecodeFeedForward.stream`: four kernels."""
+        normed, routing = self._norm_and_route(hidden, norm_weight, eps)
+        self._experts.combine_experts(self._experts.run_experts(normed, *self._mlp.stacks, routing), routing, hidden)
+
+    def batch(self, rows: AttendedRows, residual: torch.Tensor, eps: float) -> torch.Tensor:
+        """See `DecodeFeedForward.batch`."""
+        if self.can_stream and rows.o_proj.bias is None and len(residual) <= self._experts.NORM_AND_ROUTE_MAX_TOKENS:
+            torch.addmm(residual, rows.attended, plain_weight(rows.o_proj).t(), out=residual)
+            x, routing = self._norm_and_route(residual, rows.norm_weight, eps)
+        else:
+            x = self._ops.add_rms_norm(rows.o_proj(rows.attended), residual, rows.norm_weight, eps)
+            logits = F.linear(x, self._mlp.gate)
+            routing = self._experts.route(logits, self._sizes.top_k, renormalises=self._sizes.renormalises)
+        y = self._experts.run_experts(x, *self._mlp.stacks, routing)
+        return self._experts.combine_experts(y, routing, residual, rows.next_norm_weight, eps)
+
+    def _norm_and_route(
+        self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, Routing]:
+        sizes = self._sizes
+        return self._experts.norm_and_route(
+            hidden, norm_weight, eps, self._mlp.gate, sizes.top_k, self._workspace, renormalises=sizes.renormalises
+        )
+
+
+def plain_weight(linear: Linear) -> torch.Tensor:
+    """Return the unquantised matrix [rows, in_features] of `linear`."""
+    return linear.weight
