@@ -238,6 +238,28 @@ class Lifecycle:
                 record.request.first_scheduled_time_s,
                 sequence.error,
                 None if error is None else error.kind,
+                pooled,
+            )
+        )
+
+    def report_token(
+        self, record: RequestRecord, sequence: Sequence, token_id: int, logprobs: list[WireLogprob] | None
+    ) -> None:
+        """Do as `report` does with one token of a sequence that goes on, which is most of all reports."""
+        if record.prompt_logprobs:
+            self.report(record, sequence, [token_id], logprobs)
+            return
+        self._deltas.append(
+            SequenceDelta(
+                sequence.request_id,
+                sequence.index,
+                [token_id],
+                None,
+                None,
+                logprobs,
+                None,
+                record.num_cached_tokens,
+                record.request.first_scheduled_time_s,
             )
         )
 

@@ -88,7 +88,9 @@ class Scheduler:
         self._ttft_limit_s = 1e-3 * config.default_ttft_slo_ms or math.inf
         self._tpot_limit_s = 1e-3 * config.default_tpot_slo_ms or math.inf
         self._is_sharing_leftover = config.share_leftover_tokens
+        self._latency = latency
         self._has_latency = latency is not None
+        self._seconds_a_token = 1e-6 * LatencyModel().per_token_us
         self._has_ranks = len(self._blocks) > 1
         self._constant_s = 0.0 if latency is None else latency.constant_s
         self._stats = EngineStats(num_blocks=sum(blocks.num_usable_blocks for blocks in self._blocks))
@@ -183,6 +185,7 @@ class Scheduler:
             chunks = (item.num_scheduled_tokens for batch in group.batches for item in batch.scheduled)
             seconds_a_token = self._pace.observe(sum(num_tokens for num_tokens in chunks if num_tokens > 1), seconds)
             if seconds_a_token:
+                self._seconds_a_token = seconds_a_token
                 lifecycle = self._lifecycle
                 self._ordering.keep_pace(seconds_a_token, (lifecycle.waiting, lifecycle.held), lifecycle.running)
 
@@ -212,6 +215,12 @@ class Scheduler:
     def pause_state(self) -> PauseState:
         """RUNNING, PAUSING until `pause` has come into force, or PAUSED."""
         return self._pause.state
+
+    def prefill_s(self, num_tokens: int, num_before: int) -> float:
+        """Return the seconds that a prompt's `num_tokens` tokens behind `num_before` will take, as far as that is known."""
+        if self._latency is not None:
+            return self._latency.prefill_s(num_tokens, num_before)
+        return num_tokens * self._seconds_a_token
 
     def stats(self) -> EngineStats:
         """Return gauges of this moment and counters since the start."""

@@ -173,7 +173,7 @@ class StepResults:
             logprobs = row_logprobs(output, row, token_id, sampling.num_logprobs)
         stop = self._stopping.check(sequence, sampling)
         if stop is None:
-            self._lifecycle.report(record, sequence, [token_id], logprobs)
+            self._lifecycle.report_token(record, sequence, token_id, logprobs)
         else:
             reason, stop_token_id = stop
             self._lifecycle.end(

@@ -12,6 +12,7 @@ RANGES: dict[str, tuple[float, float]] = {
     "num_blocks": (0, UNLIMITED),
     "max_cache_size": (0, UNLIMITED),
     "host_blocks_factor": (0, 1024),
+    "max_archive_size": (0, UNLIMITED),
     "memory_utilization": (0.01, 1),
     "max_num_seqs": (1, UNLIMITED),
     "max_num_batched_tokens": (1, UNLIMITED),

@@ -22,9 +22,11 @@ from collections.abc import Iterable, Mapping
 from itertools import takewhile
 
 from xllm_framework.errors import IntegrityError, InvalidConfig
+from xllm_framework.kv_cache.archive import BlockArchive
 from xllm_framework.kv_cache.block_pool import PADDING_BLOCK, BlockPool
 from xllm_framework.kv_cache.host_tier import BlockMoves, HostTier
 from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache
+from xllm_framework.kv_cache.tiers import CacheTiers, Source
 from xllm_framework.request.sequence import Sequence
 
 _NOTHING: Mapping[int, int] = {}
@@ -39,6 +41,7 @@ class BlockManager:
         enable_prefix_cache: keep computed blocks for later prompts that begin alike.
         prefix_cache: the map to use; None takes `HashPrefixCache`.
         num_host_blocks: evicted blocks that host memory keeps, if the prefix cache is on; see `HostTier`.
+        archive: keeps evicted blocks, too, if the prefix cache is on; several block managers may share one.
 
     Raises:
         InvalidConfig: `num_blocks` is below 2, or `block_size` below 1.
@@ -52,6 +55,7 @@ class BlockManager:
         enable_prefix_cache: bool = True,
         prefix_cache: PrefixCache | None = None,
         num_host_blocks: int = 0,
+        archive: BlockArchive | None = None,
     ) -> None:
         if block_size < 1:
             raise InvalidConfig(f"block_size must be 1 or more, not {block_size}.")
@@ -60,8 +64,10 @@ class BlockManager:
         self.can_copy_blocks = False
         """Whether the executor obeys the copies of `prepare_writes`; set it before anything is forked."""
         self._prefix_cache: PrefixCache = HashPrefixCache(block_size) if prefix_cache is None else prefix_cache
-        self._host = HostTier(num_host_blocks) if enable_prefix_cache and num_host_blocks else None
-        self._pool = BlockPool(num_blocks, self._prefix_cache.evict if self._host is None else self._offload)
+        self._tiers: CacheTiers | None = None
+        if enable_prefix_cache and (num_host_blocks or archive is not None):
+            self._tiers = CacheTiers(HostTier(num_host_blocks) if num_host_blocks else None, archive)
+        self._pool = BlockPool(num_blocks, self._prefix_cache.evict if self._tiers is None else self._offload)
         self._announced: dict[int, Sequence] = {}
 
     @property
@@ -181,33 +187,46 @@ class BlockManager:
         if num_new + self._pool.count_unheld(matched) + reserve > self._pool.num_available:
             return False
         self._pool.share(matched)
-        slots = [] if self._host is None or not is_looked_up else self._find_in_host(self._host, sequence, len(matched))
+        sources = self._tiers.find(self._keys_behind(sequence, len(matched))) if self._tiers and is_looked_up else []
         sequence.block_table = matched + self._pool.allocate(num_new)
         sequence.num_cached_tokens = len(matched) * self.block_size
         sequence.num_computed_tokens = sequence.num_cached_tokens
-        if self._host is not None and slots:
-            self._restore(self._host, sequence, slots, len(matched), salt)
+        if self._tiers is not None and sources:
+            self._restore(self._tiers, sequence, sources, len(matched), salt)
         return True
 
     def take_moves(self) -> BlockMoves | None:
-        """Return the moves between device and host that are due before the step that was planned; None mostly."""
-        return None if self._host is None else self._host.take_moves()
+        """Return the moves between tiers that are due before the step that was planned; None mostly."""
+        return None if self._tiers is None else self._tiers.take_moves()
+
+    def find_fetchable(self, sequence: Sequence, salt: str = "") -> tuple[int, list[bytes]]:
+        """Return how many tokens of a new sequence are at hand, and the keys of the blocks behind that an archive could bring."""
+        if self._tiers is None:
+            return 0, []
+        keys = self._keys_behind(sequence, len(self.match_prefix(sequence, salt)))
+        fetchable = self._tiers.find_fetchable(keys)
+        if not fetchable:
+            return 0, []
+        num_at_hand = (sequence.num_tokens - 1) // self.block_size - len(keys) + keys.index(fetchable[0])
+        return num_at_hand * self.block_size, fetchable
 
     def _offload(self, block_id: int) -> None:
-        """Keep the content of an evicted block in the host's memory."""
-        if self._host is not None:
-            self._host.offload(self._prefix_cache.key_of(block_id), block_id)
+        """Keep the content of an evicted block in the tiers behind."""
+        if self._tiers is not None:
+            self._tiers.offload(self._prefix_cache.key_of(block_id), block_id)
         self._prefix_cache.evict(block_id)
 
-    def _find_in_host(self, host: HostTier, sequence: Sequence, num_matched: int) -> list[int]:
-        """Return the host's slots of what follows the `num_matched` blocks, so that at least one token is left."""
-        return host.find(sequence.block_hashes[num_matched : (sequence.num_tokens - 1) // self.block_size])
+    def _keys_behind(self, sequence: Sequence, num_matched: int) -> list[bytes]:
+        """Return the keys of what follows the `num_matched` blocks, so that at least one token is left."""
+        return sequence.block_hashes[num_matched : (sequence.num_tokens - 1) // self.block_size]
 
-    def _restore(self, host: HostTier, sequence: Sequence, slots: list[int], num_matched: int, salt: str) -> None:
-        """Bring `slots` into the blocks behind the matched ones; their tokens count as cached and computed."""
+    def _restore(
+        self, tiers: CacheTiers, sequence: Sequence, sources: list[Source], num_matched: int, salt: str
+    ) -> None:
+        """Bring `sources` into the blocks behind the matched ones; their tokens count as cached and computed."""
         start = sequence.num_computed_tokens
-        end = start + len(slots) * self.block_size
-        host.restore(slots, sequence.block_table[num_matched : num_matched + len(slots)])
+        end = start + len(sources) * self.block_size
+        tiers.restore(sources, sequence.block_table[num_matched : num_matched + len(sources)])
         sequence.num_cached_tokens = sequence.num_computed_tokens = end
         self.publish(sequence, start, end, salt)
 
@@ -324,8 +343,8 @@ class BlockManager:
         if held[PADDING_BLOCK]:
             raise IntegrityError("A sequence holds the padding block 0.")
         self._prefix_cache.check_integrity(self._pool.retained_flags)
-        if self._host is not None:
-            self._host.check_integrity()
+        if self._tiers is not None:
+            self._tiers.check_integrity()
 
     def _check_table(self, sequence: Sequence) -> None:
         if len(set(sequence.block_table)) != len(sequence.block_table):

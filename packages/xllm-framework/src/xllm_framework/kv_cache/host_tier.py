@@ -25,9 +25,21 @@ class BlockMoves:
     """(device block, host slot); these come first."""
     to_device: list[tuple[int, int]] = field(default_factory=list)
     """(host slot, device block)"""
+    to_archive: list[tuple[int, bytes]] = field(default_factory=list)
+    """(device block, key), together with those to the host."""
+    from_archive: list[tuple[bytes, int]] = field(default_factory=list)
+    """(payload, device block), together with those from the host."""
 
     def __bool__(self) -> bool:
-        return bool(self.to_host or self.to_device)
+        return bool(self.to_host or self.to_device or self.to_archive or self.from_archive)
+
+    def __add__(self, other: BlockMoves) -> BlockMoves:
+        return BlockMoves(
+            self.to_host + other.to_host,
+            self.to_device + other.to_device,
+            self.to_archive + other.to_archive,
+            self.from_archive + other.from_archive,
+        )
 
 
 class HostTier:

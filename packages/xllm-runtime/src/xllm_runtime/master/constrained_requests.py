@@ -16,6 +16,7 @@ from xllm_framework.constraint import Constraint, Grammar
 from xllm_framework.errors import InvalidRequest, RequestFailed, XLLMError
 from xllm_framework.request import FinishReason
 from xllm_framework.request.messages import AddRequest, SequenceDelta, ToEngine
+from xllm_runtime.master.archive_fetcher import FetchedRequest
 
 COMPILE_TIMEOUT_S = 5.0
 NUM_THREADS = 2
@@ -41,7 +42,7 @@ class CompiledRequest:
     """Why there is no grammar."""
 
 
-LoopMessage = ToEngine | CompiledRequest
+LoopMessage = ToEngine | CompiledRequest | FetchedRequest
 """What a loop's inbox holds."""
 
 

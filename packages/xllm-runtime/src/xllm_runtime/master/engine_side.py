@@ -22,6 +22,7 @@ from xllm_framework.tokenizer import load_tokenizer
 from xllm_runtime.auto_config import scheduler_config
 from xllm_runtime.constraint import GrammarCompiler
 from xllm_runtime.engine.llm import LLMEngine
+from xllm_runtime.master.archive_fetcher import ArchiveFetcher
 from xllm_runtime.master.constrained_requests import LoopMessage
 from xllm_runtime.master.heartbeat import HeartbeatThread
 from xllm_runtime.master.loop import EngineLoop
@@ -58,6 +59,7 @@ def run_engine_side(
             emit,
             compiler=GrammarCompiler(partial(_vocabulary, files, engine.vocab_size, args.eos_token_ids)),
             is_overlapped=config.scheduler.enable_schedule_overlap,
+            fetcher=None if engine.archive is None else ArchiveFetcher(engine.archive, ranks, scheduler.prefill_s),
             check_integrity=config.execution.check_integrity,
         )
     except Exception as error:  # every failure to start becomes one message
@@ -89,7 +91,7 @@ def run_engine_side(
 
 def _block_managers(config: XLLMConfig, engine: LLMEngine) -> list[BlockManager]:
     """Return one block manager a data-parallel rank. Their prefix caches make equal keys, so that a prompt is hashed once."""
-    secret = new_secret()
+    secret = new_secret() if engine.archive is None else engine.archive.prefix_secret
     managers = []
     for _ in range(engine.num_ranks):
         blocks = BlockManager(
@@ -98,6 +100,7 @@ def _block_managers(config: XLLMConfig, engine: LLMEngine) -> list[BlockManager]
             enable_prefix_cache=config.kv_cache.enable_prefix_cache,
             prefix_cache=HashPrefixCache(engine.block_size, secret),
             num_host_blocks=engine.num_host_blocks,
+            archive=engine.archive,
         )
         blocks.can_copy_blocks = engine.can_copy_blocks
         managers.append(blocks)

@@ -27,6 +27,7 @@ from xllm_framework.request.messages import (
     Shutdown,
     StepOutputs,
 )
+from xllm_runtime.master.archive_fetcher import ArchiveFetcher, FetchedRequest
 from xllm_runtime.master.constrained_requests import (
     CompiledRequest,
     Compiler,
@@ -50,6 +51,7 @@ class EngineLoop:
         emit: takes the outputs of each step; must not block.
         is_overlapped: plan each step while the one before it is computed; only for an `OverlappedEngine`.
         compiler: makes grammars of constraints; None refuses constrained requests.
+        fetcher: lets new requests wait for blocks from an archive; None where there is none.
         check_integrity: check the scheduler's and the cache's invariants after each step.
     """
 
@@ -62,6 +64,7 @@ class EngineLoop:
         *,
         is_overlapped: bool = False,
         compiler: Compiler | None = None,
+        fetcher: ArchiveFetcher | None = None,
         check_integrity: bool = False,
     ) -> None:
         self._scheduler = scheduler
@@ -69,6 +72,7 @@ class EngineLoop:
         self._inbox = inbox
         self._emit = emit
         self._check_integrity = check_integrity
+        self._fetcher = fetcher
         self._constrained = ConstrainedRequests(compiler or Unconstrained(), inbox.put)
         self._in_flight = NOTHING_IN_FLIGHT
         self.next_step = self.step_overlapped if is_overlapped else self.step
@@ -125,16 +129,16 @@ class EngineLoop:
             self.apply(message)
 
     def apply(self, message: LoopMessage) -> None:
-        """Add a request, or one whose grammar is compiled, abort some, pause, resume or profile; between two steps."""
+        """Add a request, or one whose grammar is compiled, abort some, pause or resume; between two steps."""
         match message:
             case AddRequest():
                 self._begin(message)
             case CompiledRequest():
                 self._go_on(message)
             case AbortRequests():
-                if deltas := self._constrained.abort(message.request_ids):
-                    self._emit(StepOutputs(deltas, self._stats()))
-                self._scheduler.abort(message.request_ids)
+                self._abort(message.request_ids)
+            case FetchedRequest():
+                self._start_fetched(message)
             case Pause():
                 self._scheduler.pause(PauseMode(message.mode))
             case Resume():
@@ -159,7 +163,23 @@ class EngineLoop:
             return
         self._add(message, compiled.grammar)
         if aborted:
-            self._scheduler.abort([(message.request_id, index) for index in aborted])
+            self._abort([(message.request_id, index) for index in aborted])
+
+    def _start_fetched(self, fetched: FetchedRequest) -> None:
+        """Add a request that has waited for blocks from an archive, unless it has ended meanwhile."""
+        aborted = None if self._fetcher is None else self._fetcher.take(fetched)
+        if aborted is not None:
+            self._scheduler.add_request(fetched.request)
+            self._scheduler.abort([(fetched.request.request_id, index) for index in aborted])
+
+    def _abort(self, targets: list[str | tuple[str, int]]) -> None:
+        """End requests, or single sequences, wherever they are."""
+        deltas = self._constrained.abort(targets)
+        if self._fetcher is not None:
+            deltas += self._fetcher.abort(targets)
+        if deltas:
+            self._emit(StepOutputs(deltas, self._stats()))
+        self._scheduler.abort(targets)
 
     def _add(self, message: AddRequest, grammar: Grammar | None) -> None:
         try:
@@ -167,7 +187,8 @@ class EngineLoop:
             if grammar is not None:
                 for sequence in request.sequences:
                     sequence.constraint_state = grammar.new_state()
-            self._scheduler.add_request(request)
+            if self._fetcher is None or not self._fetcher.begin(request, self._inbox.put):
+                self._scheduler.add_request(request)
         except XLLMError as error:
             self._refuse(message, error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.errors import EngineDead
 from xllm_framework.kv_cache import BlockMoves
+
+PutPayload = Callable[[bytes, bytes], None]
+"""Takes a key and the payload of its block."""
 
 
 class Worker(Protocol):
@@ -30,8 +34,14 @@ class Worker(Protocol):
     def allocate_host_blocks(self, num_host_blocks: int) -> None:
         """Allocate blocks in host memory beside the pool. Raises `InvalidConfig` unless `can_copy_blocks`."""
 
+    def attach_archive(self, put: PutPayload) -> None:
+        """Give what `BlockMoves.to_archive` names to `put`. Raises `InvalidConfig` where blocks cannot be read."""
+
+    def payload_bytes(self) -> int:
+        """Return the bytes of all KV of a block; 0 where blocks cannot be read."""
+
     def move_blocks(self, moves: BlockMoves) -> None:
-        """Move blocks between device and host."""
+        """Move blocks between device, host and archive."""
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
         """Compute one step. Nothing but KV in the input's slots changes, so a step that raised can be repeated."""
@@ -64,6 +74,12 @@ class WorkerClient(Protocol):
 
     def allocate_host_blocks(self, num_host_blocks: int) -> None:
         """See `Worker.allocate_host_blocks`."""
+
+    def attach_archive(self, put: PutPayload) -> None:
+        """See `Worker.attach_archive`; `put` is called on any thread."""
+
+    def payload_bytes(self) -> int:
+        """See `Worker.payload_bytes`."""
 
     def submit(self, forward_input: ForwardInput) -> None:
         """Send one step. Never raises what the worker raises.
@@ -101,6 +117,14 @@ class LocalWorkerClient:
     def allocate_host_blocks(self, num_host_blocks: int) -> None:
         """See `Worker.allocate_host_blocks`."""
         self._living_worker().allocate_host_blocks(num_host_blocks)
+
+    def attach_archive(self, put: PutPayload) -> None:
+        """See `Worker.attach_archive`."""
+        self._living_worker().attach_archive(put)
+
+    def payload_bytes(self) -> int:
+        """See `Worker.payload_bytes`."""
+        return self._living_worker().payload_bytes()
 
     def submit(self, forward_input: ForwardInput) -> None:
         """See `WorkerClient.submit`."""

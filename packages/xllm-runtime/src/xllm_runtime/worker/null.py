@@ -12,6 +12,7 @@ from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.config import XLLMConfig
 from xllm_framework.kv_cache import BlockMoves
 from xllm_framework.model import ModelArgs
+from xllm_runtime.worker.client import PutPayload
 
 NUM_BLOCKS = 65536
 """Pool size when no option names one: it costs nothing."""
@@ -40,6 +41,13 @@ class NullWorker:
 
     def allocate_host_blocks(self, num_host_blocks: int) -> None:
         """Do nothing."""
+
+    def attach_archive(self, put: PutPayload) -> None:
+        """Do nothing."""
+
+    def payload_bytes(self) -> int:
+        """Return 0: there is nothing to keep."""
+        return 0
 
     def move_blocks(self, moves: BlockMoves) -> None:
         """Do nothing."""

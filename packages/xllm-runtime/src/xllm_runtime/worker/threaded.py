@@ -16,7 +16,7 @@ import numpy.typing as npt
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.batch.placeholders import replace_placeholders
 from xllm_framework.errors import EngineDead
-from xllm_runtime.worker.client import Worker, execute_step
+from xllm_runtime.worker.client import PutPayload, Worker, execute_step
 
 _Call = Callable[[Worker], object]
 
@@ -57,6 +57,16 @@ class ThreadedWorkerClient:
         """See `Worker.allocate_host_blocks`."""
         self._put(lambda worker: worker.allocate_host_blocks(num_host_blocks))
         self._take()
+
+    def attach_archive(self, put: PutPayload) -> None:
+        """See `Worker.attach_archive`."""
+        self._put(lambda worker: worker.attach_archive(put))
+        self._take()
+
+    def payload_bytes(self) -> int:
+        """See `Worker.payload_bytes`."""
+        self._put(lambda worker: worker.payload_bytes())
+        return cast("int", self._take())
 
     def submit(self, forward_input: ForwardInput) -> None:
         """See `WorkerClient.submit`."""
