@@ -25,7 +25,7 @@ from xllm_framework.request import (
     SequenceOutput,
     TokenLogprob,
 )
-from xllm_framework.request.messages import AddRequest, EngineReady, EngineStats
+from xllm_framework.request.messages import AddRequest, EngineReady, EngineStats, ProfileState
 from xllm_runtime.master import ChatInput, PreparedRequest
 from xllm_runtime.master.pooling_requests import PoolingRequests
 from xllm_runtime.master.request_factory import RequestFactory
@@ -159,6 +159,15 @@ class FakeMaster:
     def resume(self) -> None:
         self.stats.pause_state = "running"
 
+    def start_profile(self) -> None:
+        self._profile("Profiles are off.")
+
+    def stop_profile(self) -> None:
+        self._profile("No profile is being recorded.")
+
+    def _profile(self, error: str) -> None:
+        self.stats.profile = ProfileState(self.stats.profile.number + 1, error=error)
+
     def health(self) -> str | None:
         return self._failure
 
@@ -207,6 +216,11 @@ class FakeMaster:
             output.error, output.error_kind = "The model raised.", "request_failed"
             self._finish(running, output)
             return
+        if pooling is not None:
+            sequence = SequenceOutput(0, finish_reason=FinishReason.STOP)
+            sequence.pooled = np.array([len(running.prepared.prompt_token_ids), 1, 2, 2], np.float32)
+            self._finish(running, self._output(running, [sequence], True))
+            return
         limit = params.max_tokens if params.max_tokens is not None else len(self.reply)
         token_id = self.reply[position] if position < len(self.reply) else END
         outputs = [self._sequence(index, token_id, position, limit, params) for index in range(params.n)]
@@ -216,11 +230,6 @@ class FakeMaster:
         if outputs[0].token_ids:
             running.timings.first_token_s = running.timings.first_token_s or now_s
             running.timings.last_token_s = now_s
-        if pooling is not None:
-            sequence = SequenceOutput(0, finish_reason=FinishReason.STOP)
-            sequence.pooled = np.array([len(running.prepared.prompt_token_ids), 1, 2, 2], np.float32)
-            self._finish(running, self._output(running, [sequence], True))
-            return
         if is_last:
             running.timings.finished_s = now_s
         output = self._output(running, outputs, is_last)

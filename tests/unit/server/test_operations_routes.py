@@ -50,7 +50,7 @@ def test_a_pause_that_is_taken_back_answers() -> None:
     serve(scenario, master)
 
 
-@pytest.mark.parametrize("path", ["/sleep", "/wakeup", "/start_profile", "/stop_profile"])
+@pytest.mark.parametrize("path", ["/sleep", "/wakeup"])
 def test_what_is_not_there_yet_says_so(path: str) -> None:
     answer = ask(path, method="POST")
     assert (answer.status, answer.error["code"]) == (501, "unimplemented")

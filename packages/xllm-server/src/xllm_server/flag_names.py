@@ -90,7 +90,7 @@ HARMLESS: dict[str, tuple[tuple[str, ...], str]] = {
     "enable_kvcache_store": (_FALSE, "the KV cache has no store on other machines yet"),
     "enable_xtensor": (_FALSE, "the KV cache does not use virtual memory yet"),
     "enable_latency_aware_schedule": (_FALSE, "--latency-model turns it on, with the times of this device"),
-    "enable_online_profile": (_FALSE, "profiles are not recorded yet"),
+    "enable_online_profile": (_FALSE, "--profile-dir turns /start_profile and /stop_profile on"),
     "enable_shm": (_FALSE, "there is one worker, in the engine's own process"),
     "enable_lora": (_FALSE, "adapters are not served yet"),
     "enable_graph": (("true", "1"), "graphs are captured where the device has them; it cannot be turned off"),
@@ -150,7 +150,7 @@ REFUSED = {
         ("enable_profile_step_time", "enable_profile_token_budget", "profile_max_prompt_length"),
         "step times are measured beforehand, into the file of --latency-model",
     ),
-    **dict.fromkeys(("profile_backend", "profile_dir"), "profiles are not recorded yet"),
+    "profile_backend": "profiles are torch's where the engine has torch, else Python's",
     **dict.fromkeys(
         ("disable_graph_warmup", "enable_graph_double_buffer", "max_tokens_for_graph_mode", "python_graph_backend"),
         "graphs are captured where the device has them, at sizes of their own",

@@ -6,7 +6,7 @@ Knows nothing of how a master works. All methods may be called on any thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, Unpack
+from typing import Protocol, Unpack, runtime_checkable
 
 from xllm_framework.request import RequestOutput, SamplingParams
 from xllm_framework.request.messages import EngineReady, EngineStats, PauseMode
@@ -30,6 +30,21 @@ class Tokenizer(Protocol):
 
     def is_special(self, id: int) -> bool:  # noqa: A002  # the protocol's name
         """Whether `id` is a control token and not text."""
+
+
+@runtime_checkable
+class ProfiledMaster(Protocol):
+    """A master whose engine can record what it does. Neither call waits: `stats.profile` says what became of it."""
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's newest gauges and counters."""
+
+    def start_profile(self) -> None:
+        """Begin to record."""
+
+    def stop_profile(self) -> None:
+        """End the recording and write it."""
 
 
 class Master(Protocol):

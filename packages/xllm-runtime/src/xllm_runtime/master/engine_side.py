@@ -26,6 +26,7 @@ from xllm_runtime.master.archive_fetcher import ArchiveFetcher
 from xllm_runtime.master.constrained_requests import LoopMessage
 from xllm_runtime.master.heartbeat import HeartbeatThread
 from xllm_runtime.master.loop import EngineLoop
+from xllm_runtime.master.profiling import StepProfiler
 from xllm_scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def run_engine_side(
             inbox,
             emit,
             compiler=GrammarCompiler(partial(_vocabulary, files, engine.vocab_size, args.eos_token_ids)),
+            profiler=StepProfiler(config.execution.profile_dir),
             is_overlapped=config.scheduler.enable_schedule_overlap,
             fetcher=None if engine.archive is None else ArchiveFetcher(engine.archive, ranks, scheduler.prefill_s),
             check_integrity=config.execution.check_integrity,

@@ -27,6 +27,8 @@ from xllm_framework.request.messages import (
     Pause,
     PauseMode,
     Resume,
+    StartProfile,
+    StopProfile,
 )
 from xllm_framework.tokenizer import Tokenizer, load_tokenizer
 from xllm_runtime.auto_config import model_name
@@ -180,6 +182,14 @@ class LLMMaster:
     def resume(self) -> None:
         """Let the engine go on; does not wait."""
         self._client.send(Resume())
+
+    def start_profile(self) -> None:
+        """Let the engine record what it does; does not wait: `stats.profile` counts these calls and says what became of them."""
+        self._client.send(StartProfile())
+
+    def stop_profile(self) -> None:
+        """Let the engine end the recording and write it; does not wait, as `start_profile`."""
+        self._client.send(StopProfile())
 
     @property
     def stats(self) -> EngineStats:

@@ -25,7 +25,9 @@ from xllm_framework.request.messages import (
     Resume,
     SequenceDelta,
     Shutdown,
+    StartProfile,
     StepOutputs,
+    StopProfile,
 )
 from xllm_runtime.master.archive_fetcher import ArchiveFetcher, FetchedRequest
 from xllm_runtime.master.constrained_requests import (
@@ -36,6 +38,7 @@ from xllm_runtime.master.constrained_requests import (
     Unconstrained,
 )
 from xllm_runtime.master.isolation import execute_one_by_one
+from xllm_runtime.master.profiling import StepProfiler
 from xllm_runtime.master.steps_in_flight import NOTHING_IN_FLIGHT, OverlappedEngine, StepInFlight
 from xllm_scheduler import Scheduler
 from xllm_scheduler.pause import PauseMode
@@ -51,6 +54,7 @@ class EngineLoop:
         emit: takes the outputs of each step; must not block.
         is_overlapped: plan each step while the one before it is computed; only for an `OverlappedEngine`.
         compiler: makes grammars of constraints; None refuses constrained requests.
+        profiler: records what the loop does when it is asked to; None refuses.
         fetcher: lets new requests wait for blocks from an archive; None where there is none.
         check_integrity: check the scheduler's and the cache's invariants after each step.
     """
@@ -64,6 +68,7 @@ class EngineLoop:
         *,
         is_overlapped: bool = False,
         compiler: Compiler | None = None,
+        profiler: StepProfiler | None = None,
         fetcher: ArchiveFetcher | None = None,
         check_integrity: bool = False,
     ) -> None:
@@ -74,6 +79,7 @@ class EngineLoop:
         self._check_integrity = check_integrity
         self._fetcher = fetcher
         self._constrained = ConstrainedRequests(compiler or Unconstrained(), inbox.put)
+        self._profiler = profiler or StepProfiler("")
         self._in_flight = NOTHING_IN_FLIGHT
         self.next_step = self.step_overlapped if is_overlapped else self.step
         self.step_began_s: float | None = None
@@ -129,7 +135,7 @@ class EngineLoop:
             self.apply(message)
 
     def apply(self, message: LoopMessage) -> None:
-        """Add a request, or one whose grammar is compiled, abort some, pause or resume; between two steps."""
+        """Add a request, or one whose grammar is compiled, abort some, pause, resume or profile; between two steps."""
         match message:
             case AddRequest():
                 self._begin(message)
@@ -143,6 +149,12 @@ class EngineLoop:
                 self._scheduler.pause(PauseMode(message.mode))
             case Resume():
                 self._scheduler.resume()
+                self._emit(StepOutputs([], self._stats()))
+            case StartProfile():
+                self._profiler.start()
+                self._emit(StepOutputs([], self._stats()))
+            case StopProfile():
+                self._profiler.stop()
                 self._emit(StepOutputs([], self._stats()))
 
     def _begin(self, message: AddRequest) -> None:
@@ -203,6 +215,7 @@ class EngineLoop:
     def _stats(self) -> EngineStats:
         stats = self._scheduler.stats()
         stats.pause_state = self._scheduler.pause_state.value
+        stats.profile = self._profiler.state
         return stats
 
     def _execute(self, group: BatchGroup) -> tuple[BatchGroup, list[ForwardOutput]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
@@ -11,8 +12,10 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from xllm_framework.errors import EngineDead, InvalidRequest
 from xllm_server.errors import Unimplemented
 from xllm_server.limits import read_body
+from xllm_server.ports import ProfiledMaster
 from xllm_server.protocol.decode import decode_request
 from xllm_server.protocol.schema import json_body
 from xllm_server.state import ServerState
@@ -63,11 +66,28 @@ def control_router(state: ServerState) -> APIRouter:
         raise Unimplemented("This server cannot release a model's memory and restore it yet; end the process instead.")
 
     @router.post("/start_profile")
+    async def start_profile() -> Response:
+        """Begin to record what the engine does."""
+        return await _profile(lambda master: master.start_profile())
+
     @router.post("/stop_profile")
-    async def profile() -> Response:
-        """Not there yet."""
-        raise Unimplemented(
-            "This server records no profile yet; attach py-spy or Nsight Systems to its engine process."
-        )
+    async def stop_profile() -> Response:
+        """End the recording, and answer where it was written."""
+        return await _profile(lambda master: master.stop_profile())
+
+    async def _profile(change: Callable[[ProfiledMaster], None]) -> Response:
+        """Ask for a change and wait for what becomes of it."""
+        if not isinstance(state.master, ProfiledMaster):
+            raise Unimplemented("The engine of this model records no profiles.")
+        number = state.master.stats.profile.number
+        change(state.master)
+        while (profile := state.master.stats.profile).number == number:
+            if (reason := state.health()) is not None:
+                raise EngineDead(reason)
+            await asyncio.sleep(POLL_S)
+        if profile.error:
+            raise InvalidRequest(profile.error)
+        content = {"status": "profiling" if profile.is_running else "stopped", "kind": profile.kind}
+        return JSONResponse(content | ({"path": profile.path} if profile.path else {}))
 
     return router
