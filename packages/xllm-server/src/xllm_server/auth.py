@@ -18,7 +18,9 @@ from xllm_server.errors import Forbidden, Unauthorized, error_response
 
 OPEN_PATHS = frozenset({"/health"})
 """Probes carry no key, and learn no more than whether the server lives."""
-CONTROL_PATHS = frozenset({"/pause", "/resume", "/sleep", "/wakeup", "/start_profile", "/stop_profile"})
+CONTROL_PATHS = frozenset(
+    {"/pause", "/resume", "/sleep", "/wakeup", "/start_profile", "/stop_profile", "/catalogue", "/catalogue/rollback"}
+)
 """What changes the server for everybody."""
 
 

@@ -12,6 +12,7 @@ from xllm_server.protocol.chat import ChatCompletionRequest
 from xllm_server.protocol.completion import CompletionRequest
 from xllm_server.protocol.messages import CountTokensRequest, MessagesRequest
 from xllm_server.protocol.pooling import EmbeddingRequest, RerankRequest, ScoreRequest
+from xllm_server.protocol.recommendation import CatalogueRequest, ChatRecommendationRequest, RecommendationRequest
 from xllm_server.protocol.responses import ResponsesRequest
 from xllm_server.protocol.sample import SampleRequest
 from xllm_server.protocol.tokens import DetokenizeRequest, TokenizeRequest
@@ -22,6 +23,7 @@ from xllm_server.routes.embeddings import embeddings_router
 from xllm_server.routes.messages import messages_router
 from xllm_server.routes.models import models_router
 from xllm_server.routes.operations import operations_router
+from xllm_server.routes.recommendations import catalogue_router, recommendations_router
 from xllm_server.routes.rerank import rerank_router
 from xllm_server.routes.responses import responses_router
 from xllm_server.routes.sample import sample_router
@@ -42,6 +44,7 @@ class RouteGroup(NamedTuple):
 ALL = frozenset({"llm", "vlm", "dit", "rec"})
 TEXT = frozenset({"llm", "vlm"})
 LLM = frozenset({"llm"})
+REC = frozenset({"rec"})
 
 ROUTE_GROUPS = (
     RouteGroup(chat_router, (ChatCompletionRequest,), TEXT),
@@ -53,6 +56,8 @@ ROUTE_GROUPS = (
     RouteGroup(rerank_router, (RerankRequest,), LLM),
     RouteGroup(score_router, (ScoreRequest,), LLM),
     RouteGroup(tokens_router, (TokenizeRequest, DetokenizeRequest), TEXT),
+    RouteGroup(recommendations_router, (RecommendationRequest, ChatRecommendationRequest), REC),
+    RouteGroup(catalogue_router, (CatalogueRequest,), REC),
     RouteGroup(models_router, (), ALL),
     RouteGroup(operations_router, (), ALL),
     RouteGroup(control_router, (PauseRequest,), ALL),
