@@ -20,7 +20,7 @@ FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 def decode_image(content: bytes, max_pixels: int, place: str) -> PIL.Image.Image:
     """Return the picture in RGB, upright as its EXIF data says; of an animation the first one.
 
-    Transparency is dropped and palettes are resolved as Pillow does it, which is what models' own processors do.
+    An alpha channel is dropped, and a transparent colour becomes white, as models' own processors have it.
 
     Raises:
         InvalidRequest: it is no image of a known kind, is broken, or has more than `max_pixels`; names `place`.
@@ -46,7 +46,11 @@ def decode_image(content: bytes, max_pixels: int, place: str) -> PIL.Image.Image
 def upright(image: PIL.Image.Image) -> PIL.Image.Image:
     """Return a picture in RGB, turned as its EXIF data says. Raises what Pillow raises."""
     image.load()
-    return PIL.ImageOps.exif_transpose(image).convert("RGB")
+    image = PIL.ImageOps.exif_transpose(image).convert("RGB")
+    if image.info.get("transparency") is None:
+        return image
+    white = PIL.Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return PIL.Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
 def check_pixels(width: int, height: int, max_pixels: int, place: str) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from xllm_framework.config import MultimodalConfig
 from xllm_framework.errors import InvalidRequest
+from xllm_runtime.processors.fetching import fetch
 from xllm_runtime.processors.media_parts import MediaSource
 
 
@@ -41,7 +42,7 @@ class MediaBytes:
         if scheme == "data":
             return self._decode_data(url, place)
         if scheme in ("http", "https"):
-            raise InvalidRequest(f"{place}: fetching is not possible.", "messages")
+            return fetch(url, self._config, place)
         if scheme == "file" or "://" not in url[:64]:
             return self._read_file(url, place)
         raise InvalidRequest(f"{place} has the scheme {scheme!r}; data, http, https and file are known.", "messages")
