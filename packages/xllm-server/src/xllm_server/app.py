@@ -45,6 +45,10 @@ class ServerApp(FastAPI):
 def build_app(state: ServerState) -> FastAPI:
     """Return the application that serves `state`'s master."""
     middleware = [Middleware(HttpMetricsMiddleware, state.metrics), Middleware(RequestIdMiddleware)]
+    if state.tracer is not None:
+        from xllm_server.tracing import TracingMiddleware
+
+        middleware.append(Middleware(TracingMiddleware, state.tracer))
     if state.config.log_requests:
         middleware.append(Middleware(RequestLogMiddleware))
     middleware += origin_middleware(state.config.allowed_origins)

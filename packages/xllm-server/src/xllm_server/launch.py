@@ -5,6 +5,7 @@ The socket is bound first, so that a taken port costs no model load; FastAPI is 
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import sys
@@ -38,6 +39,7 @@ def launch(config: XLLMConfig) -> int:
     try:
         check_parser_names(config.model)
         check_certificate(config.service)
+        check_tracing(config.service)
         with bind(config.service) as listener:
             master = _load(config)
             imports.join()
@@ -48,6 +50,24 @@ def launch(config: XLLMConfig) -> int:
     except KeyboardInterrupt:
         # Threads of a half-loaded model may still run; waiting for them is not what Ctrl-C asks for.
         os._exit(EXIT_INTERRUPTED)
+
+
+def check_tracing(config: ServiceConfig) -> None:
+    """Check that traces can be exported, if they are to be.
+
+    Raises:
+        InvalidConfig: OpenTelemetry is not installed.
+    """
+    wanted = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
+    if config.otlp_traces_endpoint and not all(map(_is_installed, wanted)):
+        raise InvalidConfig('--otlp-traces-endpoint needs OpenTelemetry: pip install "xllm-server[otel]".')
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def bind(config: ServiceConfig) -> socket.socket:

@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 
@@ -28,6 +29,9 @@ from xllm_server.launch import BACKLOG, EXIT_ENGINE_DEAD, EXIT_OK, address_of
 from xllm_server.parsers.model_parsers import ModelParsers
 from xllm_server.ports import Master
 from xllm_server.state import ServerState
+
+if TYPE_CHECKING:
+    from xllm_server.tracing import RequestTracer
 
 ENGINE_DEATH_NOTICE_S = 2.0
 """How long /health says why before the process exits, so that a probe can see it."""
@@ -56,7 +60,8 @@ def serve(config: ServiceConfig, master: Master, parsers: ModelParsers, listener
 
 
 async def _serve(config: ServiceConfig, master: Master, parsers: ModelParsers, listener: socket.socket) -> int:
-    state = ServerState.create(master, config, parsers)
+    tracer = _tracer(config, master.model_name)
+    state = ServerState.create(master, config, parsers, tracer)
     server = _UvicornServer(
         uvicorn.Config(
             build_app(state),
@@ -82,7 +87,17 @@ async def _serve(config: ServiceConfig, master: Master, parsers: ModelParsers, l
     await serving
     state.executor.shutdown(wait=False, cancel_futures=True)
     await asyncio.get_running_loop().run_in_executor(None, master.close)
+    if tracer is not None:
+        await asyncio.get_running_loop().run_in_executor(None, tracer.close)
     return lifecycle.exit_code
+
+
+def _tracer(config: ServiceConfig, model: str) -> RequestTracer | None:
+    if not config.otlp_traces_endpoint:
+        return None
+    from xllm_server.tracing import RequestTracer, otlp_exporter
+
+    return RequestTracer(otlp_exporter(config.otlp_traces_endpoint), model)
 
 
 class Lifecycle:

@@ -6,6 +6,7 @@ import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from xllm_framework.config import ServiceConfig
 from xllm_server.api_service.output_bridge import OutputBridge
@@ -14,6 +15,9 @@ from xllm_server.limits import Admission
 from xllm_server.metrics import ServerMetrics
 from xllm_server.parsers.model_parsers import ModelParsers
 from xllm_server.ports import Master
+
+if TYPE_CHECKING:
+    from xllm_server.tracing import RequestTracer
 
 
 @dataclass(slots=True)
@@ -29,11 +33,19 @@ class ServerState:
     """What finds reasoning and tool calls in the model's answers."""
     executor: ThreadPoolExecutor
     """Threads for templates, tokenising and large bodies, so that the event loop stays free."""
+    tracer: RequestTracer | None = None
+    """Makes spans of requests, where traces are exported."""
     created: int = field(default_factory=lambda: int(time.time()))
     """Unix time at which the model became ready."""
 
     @classmethod
-    def create(cls, master: Master, config: ServiceConfig, parsers: ModelParsers | None = None) -> ServerState:
+    def create(
+        cls,
+        master: Master,
+        config: ServiceConfig,
+        parsers: ModelParsers | None = None,
+        tracer: RequestTracer | None = None,
+    ) -> ServerState:
         """Return the state for the running event loop."""
         admission = Admission(config.max_concurrent_requests)
         return cls(
@@ -44,6 +56,7 @@ class ServerState:
             bridge=OutputBridge(asyncio.get_running_loop()),
             parsers=parsers or ModelParsers(),
             executor=ThreadPoolExecutor(config.num_request_handling_threads, thread_name_prefix="request"),
+            tracer=tracer,
         )
 
     def check_model(self, model: str | None) -> None:

@@ -40,5 +40,8 @@ class ServiceConfig:
     """text is for people, json writes one object a line."""
     log_requests: bool = False
     """Log a line for each answered request: ids, sizes and times, never contents."""
+    otlp_traces_endpoint: str = ""
+    """URL of an OpenTelemetry collector that gets a trace of each request, as http://localhost:4318/v1/traces; empty makes
+    none."""
     step_timeout: float = 0.0
     """Seconds after which a step that has not ended makes /health answer 503; 0 waits for ever."""

@@ -189,7 +189,12 @@ class Generation:
         if output.finished and index in self._running:
             del self._running[index]
             total = self._totals[index]
-            self._state.metrics.request_finished(output, total.finish_reasons, sum(total.num_output_tokens.values()))
+            num_output_tokens = sum(total.num_output_tokens.values())
+            self._state.metrics.request_finished(output, total.finish_reasons, num_output_tokens)
+            if self._state.tracer is not None:
+                self._state.tracer.request_finished(
+                    self.prepared[index], output, total.finish_reasons, num_output_tokens
+                )
 
     @staticmethod
     def _raise_error(item: PromptOutput) -> None:
