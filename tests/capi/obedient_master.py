@@ -9,6 +9,9 @@ A prompt's first word is the command:
     exit             the whole process ends with exit code 7 after some last words
     break            the engine loop ends with an error
     full             refused as if the queue were full
+
+A text to embed may begin with one of these, too; any other has the vector (number of words, 1, 2, 2), and fits a query by
+a tenth of its number of words.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
+
+import numpy as np
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead, InvalidRequest, ModelLoadError, QueueFull, RequestTooLong
@@ -45,6 +50,34 @@ class Job:
     command: str
     on_output: OnOutput | None = None
     position: int = 0
+    prompt: str = ""
+
+
+class ObedientPooling:
+    """Embeds, and scores as well."""
+
+    def check_dimensions(self, dimensions: int | None) -> None:
+        if dimensions is not None and dimensions > 4:
+            raise InvalidRequest("dimensions must be from 1 to 4.", "dimensions")
+
+    def prepare(self, prompt: object, *, truncate_to: int | None = None, **options: object) -> object:
+        if isinstance(prompt, list) and prompt and isinstance(prompt[0], tuple):
+            return [self.prepare(document, truncate_to=truncate_to) for _, document in prompt]
+        words = (prompt.split() if isinstance(prompt, str) else [str(token) for token in prompt])[:truncate_to]
+        if not words:
+            raise InvalidRequest("texts must hold at least one token.", "texts")
+        command = words[0] if words[0] in ("fail", "count", "die", "break", "full") else "pool"
+        number = -1 if command == "count" else 0
+        return Job(f"pool-{next(NUMBERS)}", words, number, SamplingParams(), len(words), command)
+
+    def vector(self, output: RequestOutput, dimensions: int | None) -> np.ndarray:
+        return output.outputs[0].pooled[:dimensions]
+
+    def scores(self, pairs: object, outputs: list[RequestOutput]) -> list[float]:
+        return [output.num_prompt_tokens / 10 for output in outputs]
+
+
+NUMBERS = itertools.count()
 
 
 class ObedientMaster:
@@ -57,6 +90,10 @@ class ObedientMaster:
             time.sleep(30)
         self.model_name = config.model.model_id or "obedient"
         self.ready = EngineReady(4096, 64, config.kv_cache.block_size, 1000, "python", "cpu", "float32")
+        self.config = config
+        self.chat_template = None
+        self.model_args = SimpleNamespace(model_type="obedient")
+        self.pooling = self.scorer = ObedientPooling()
         self._numbers = itertools.count()
         self._running: dict[str, Job] = {}
         self._has_work = threading.Event()
@@ -141,6 +178,10 @@ class ObedientMaster:
                 self._end(running, [], error=self._failure, kind="engine_dead")
             for callback in self._callbacks:
                 callback(self._failure)
+        elif job.command == "pool":
+            pooled = SequenceOutput(0, finish_reason=FinishReason.STOP)
+            pooled.pooled = np.array([len(job.words), 1, 2, 2], np.float32)
+            self._end(job, [pooled])
         else:
             for _ in range(TOKENS_A_STEP):
                 if self._generate(job):

@@ -14,11 +14,12 @@ import pytest
 from capi.building import EXAMPLES, PACKAGE, WARNINGS, Run, check_output, compiler
 from xllm_capi.paths import compile_flags, link_flags, main, prefix
 
-LIBRARY = prefix() / "lib" / "libxllm.so"
+LIBRARY = prefix() / "lib" / "libxllm.so.1"
 CONFIG = Path(sys.executable).parent / "xllm-config"
 PKG_CONFIG = shutil.which("pkg-config") or "pkgconf"
 """The system's, or the one that the test group brings."""
-HEADERS = ("xllm.h", "xllm_compat.h", "xllm.hpp")
+PARTS = tuple(f"hpp/{path.name}" for path in sorted((PACKAGE / "include" / "xllm" / "hpp").iterdir()))
+HEADERS = ("xllm.h", "xllm_compat.h", "xllm.hpp", *PARTS)
 
 
 def exported_symbols() -> set[str]:
@@ -34,6 +35,15 @@ def declared_functions() -> set[str]:
 def test_exported_symbols_are_the_declared_functions() -> None:
     assert len(declared_functions()) > 40
     assert exported_symbols() == declared_functions()
+
+
+def test_soname_is_the_abi_version() -> None:
+    header = (PACKAGE / "include" / "xllm" / "xllm.h").read_text()
+    (major,) = re.findall(r"#define XLLM_API_VERSION_MAJOR (\d+)", header)
+    dynamic = check_output("objdump", "-p", LIBRARY).stdout
+    assert re.findall(r"SONAME\s+(\S+)", dynamic) == [LIBRARY.name] == [f"libxllm.so.{major}"]
+    assert (LIBRARY.parent / "libxllm.so").read_text() == f"INPUT({LIBRARY.name})\n"
+    assert sorted(path.name for path in LIBRARY.parent.glob("libxllm*")) == ["libxllm.so", LIBRARY.name]
 
 
 def test_library_needs_no_python_and_only_system_libraries() -> None:
@@ -74,10 +84,17 @@ def test_xllm_config(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
 
 
+def needed_library(program: Path) -> str:
+    """Return the name under which a program will look for the library."""
+    (name,) = re.findall(r"NEEDED\s+(libxllm\S*)", check_output("objdump", "-p", program).stdout)
+    return name
+
+
 def test_plain_compiler(tmp_path: Path, run: Run) -> None:
     source = shutil.copy(EXAMPLES / "simple.c", tmp_path)
     flags = check_output(CONFIG, "--cflags", "--libs").stdout.split()
     check_output(*compiler(Path(source)), source, *flags, "-o", tmp_path / "simple")
+    assert needed_library(tmp_path / "simple") == LIBRARY.name
     assert run(tmp_path / "simple", "say built by cc").stdout == "built by cc \n"
 
 
@@ -86,6 +103,7 @@ def test_pkg_config(tmp_path: Path, run: Run) -> None:
     environment = {**os.environ, "PKG_CONFIG_PATH": str(prefix() / "lib" / "pkgconfig")}
     flags = check_output(PKG_CONFIG, "--cflags", "--libs", "xllm", env=environment).stdout.split()
     check_output(*compiler(Path(source)), source, *flags, "-o", tmp_path / "simple")
+    assert needed_library(tmp_path / "simple") == LIBRARY.name
     assert run(tmp_path / "simple", "say built by pkg-config").stdout == "built by pkg-config \n"
 
 
@@ -104,6 +122,7 @@ def test_cmake(tmp_path: Path, run: Run) -> None:
     folder = check_output(CONFIG, "--cmakedir").stdout.strip()
     check_output("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-Dxllm_DIR={folder}")
     check_output("cmake", "--build", tmp_path / "build")
+    assert needed_library(tmp_path / "build" / "simple") == LIBRARY.name
     assert run(tmp_path / "build" / "simple", "say built by cmake").stdout == "built by cmake \n"
 
 

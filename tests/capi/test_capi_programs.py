@@ -9,7 +9,10 @@ import pytest
 from capi.building import PROGRAMS, Build, Run
 
 
-@pytest.mark.parametrize("name", ["arguments.c", "lifecycle.c", "compat.c", "storms.cpp", "death.cpp", "wrapper.cpp"])
+@pytest.mark.parametrize(
+    "name",
+    ["arguments.c", "lifecycle.c", "compat.c", "storms.cpp", "death.cpp", "wrapper.cpp", "pooling.cpp", "tools.cpp"],
+)
 def test_program(name: str, build: Build, run: Run) -> None:
     done = run(build(PROGRAMS / name))
     assert done.stdout == ""

@@ -15,7 +15,7 @@ import pytest
 
 from capi.building import PROGRAMS, Build, check_output
 from support.server_process import ServerProcess
-from xllm_capi.paths import prefix
+from xllm_capi.paths import LIBRARY, prefix
 
 PROMPTS = ("The capital of France is", "Water boils at", "Once upon a time")
 
@@ -96,7 +96,7 @@ def test_host_that_runs_python_itself(
     """Also one whose own settings would break the engine's interpreter, in a folder that shadows modules."""
     (tmp_path / "json.py").write_text("raise SystemError('the host folder is on the path')")
     setting = "".join(f"os.environ[{name!r}] = {value!r}\n" for name, value in variables.items())
-    command = [sys.executable, "-P", "-c", f"import os\n{setting}{EMBEDDED}", prefix() / "lib" / "libxllm.so"]
+    command = [sys.executable, "-P", "-c", f"import os\n{setting}{EMBEDDED}", prefix() / LIBRARY]
     assert check_output(*command, env=obedient_environment, cwd=tmp_path).stdout == "done\n"
 
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 #include <memory>
+#include <utility>
 
 namespace libxllm {
 
@@ -18,6 +19,11 @@ struct ResponseStorage : xllm_response {
     std::vector<const xllm_choice *> choice_pointers;
 };
 
+// What stands behind an xllm_embeddings.
+struct EmbeddingsStorage : xllm_embeddings {
+    Vectors vectors;
+};
+
 xllm_choice view_of(Delta &choice) {
     choice.logprobs.link();
     xllm_choice view{};
@@ -30,6 +36,8 @@ xllm_choice view_of(Delta &choice) {
     view.num_logprobs = choice.logprobs.tokens.size();
     view.finish_reason = choice.finish_reason.c_str();
     view.stop_reason = text_or_null(choice.stop_reason);
+    view.reasoning = text_or_null(choice.reasoning);
+    view.tool_calls_json = text_or_null(choice.tool_calls_json);
     return view;
 }
 
@@ -60,6 +68,8 @@ void Delta::append(const Delta &later) {
     if (later.has_logprobs) logprobs.append(later.logprobs);
     finish_reason = later.finish_reason;
     stop_reason = later.stop_reason;
+    reasoning += later.reasoning;
+    tool_calls_json = later.tool_calls_json;
 }
 
 const xllm_event *Event::view() {
@@ -78,6 +88,8 @@ const xllm_event *Event::view() {
     view_.stop_reason = text_or_null(delta.stop_reason);
     view_.num_prompt_tokens = usage.num_prompt_tokens;
     view_.num_cached_tokens = usage.num_cached_tokens;
+    view_.reasoning = text_or_null(delta.reasoning);
+    view_.tool_calls_json = text_or_null(delta.tool_calls_json);
     return &view_;
 }
 
@@ -116,5 +128,19 @@ xllm_response *Answer::to_response(const std::string &model) const {
 }
 
 void free_response(xllm_response *response) noexcept { delete static_cast<ResponseStorage *>(response); }
+
+xllm_embeddings *to_embeddings(Vectors vectors, Usage usage) {
+    auto storage = std::make_unique<EmbeddingsStorage>();
+    storage->vectors = std::move(vectors);
+    xllm_embeddings *embeddings = storage.get();
+    embeddings->values = storage->vectors.values.data();
+    embeddings->num_dimensions = storage->vectors.num_dimensions;
+    embeddings->num_vectors = storage->vectors.values.size() / std::max<std::size_t>(embeddings->num_dimensions, 1);
+    embeddings->num_prompt_tokens = usage.num_prompt_tokens;
+    embeddings->num_cached_tokens = usage.num_cached_tokens;
+    return storage.release();
+}
+
+void free_embeddings(xllm_embeddings *embeddings) noexcept { delete static_cast<EmbeddingsStorage *>(embeddings); }
 
 }  // namespace libxllm

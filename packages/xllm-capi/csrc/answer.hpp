@@ -31,8 +31,16 @@ struct Delta {
     Logprobs logprobs;
     std::string finish_reason;
     std::string stop_reason;
+    std::string reasoning;
+    std::string tool_calls_json;
 
     void append(const Delta &later);
+};
+
+// Rows of `num_dimensions` numbers.
+struct Vectors {
+    std::vector<float> values;
+    std::size_t num_dimensions = 0;
 };
 
 struct Usage {
@@ -66,5 +74,9 @@ struct Answer {
 };
 
 void free_response(xllm_response *response) noexcept;
+
+// Embeddings that own `vectors`. Freed by free_embeddings().
+xllm_embeddings *to_embeddings(Vectors vectors, Usage usage);
+void free_embeddings(xllm_embeddings *embeddings) noexcept;
 
 }  // namespace libxllm

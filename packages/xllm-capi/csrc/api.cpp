@@ -1,9 +1,9 @@
-// The C boundary: every function of xllm.h checks its arguments, does one thing of Engine or Request, and lets no
-// exception out.
+// The C boundary: every function of xllm.h (but for those of pooling.cpp) checks its arguments, does one thing of Engine
+// or Request, and lets no exception out.
 #include <cstring>
 #include <utility>
 
-#include "engine.hpp"
+#include "handles.hpp"
 #include "interpreter.hpp"
 #include "validation.hpp"
 #include "xllm/xllm.h"
@@ -14,15 +14,6 @@
 
 using namespace libxllm;
 
-struct xllm_engine {
-    std::shared_ptr<Engine> engine;
-};
-
-struct xllm_request {
-    std::shared_ptr<Engine> engine;
-    std::shared_ptr<Request> request;
-};
-
 namespace {
 
 // What a `_start` function adds to an input.
@@ -30,23 +21,6 @@ struct Callback {
     xllm_on_event on_event;
     void *user_data;
 };
-
-template <typename Handle>
-void clear(Handle **out) {
-    if (out != nullptr) *out = nullptr;
-}
-
-Engine &checked(xllm_engine *engine) {
-    require(engine != nullptr, "engine must not be NULL.");
-    engine->engine->check_process();
-    return *engine->engine;
-}
-
-xllm_request &checked(xllm_request *request) {
-    require(request != nullptr, "request must not be NULL.");
-    request->engine->check_process();
-    return *request;
-}
 
 Input text_input(const char *prompt) {
     require(prompt != nullptr, "prompt must not be NULL.");
@@ -164,13 +138,7 @@ const char *xllm_status_name(xllm_status status) {
 // ---- Engines
 
 xllm_status xllm_engine_options_init(xllm_engine_options *options, size_t struct_size) {
-    return guarded([&] {
-        require(options != nullptr, "options must not be NULL.");
-        check_struct_size(struct_size, sizeof *options, sizeof *options, "xllm_engine_options");
-        const xllm_engine_options defaults = default_engine_options();
-        std::memcpy(options, &defaults, struct_size);
-        options->struct_size = struct_size;
-    });
+    return init_options(options, struct_size, default_engine_options(), "xllm_engine_options");
 }
 
 xllm_status xllm_engine_create(const xllm_engine_options *given, xllm_engine **engine) {
@@ -262,13 +230,7 @@ xllm_status xllm_engine_wake(xllm_engine *engine) {
 // ---- Requests
 
 xllm_status xllm_request_options_init(xllm_request_options *options, size_t struct_size) {
-    return guarded([&] {
-        require(options != nullptr, "options must not be NULL.");
-        check_struct_size(struct_size, sizeof *options, sizeof *options, "xllm_request_options");
-        const xllm_request_options defaults = default_request_options();
-        std::memcpy(options, &defaults, struct_size);
-        options->struct_size = struct_size;
-    });
+    return init_options(options, struct_size, default_request_options(), "xllm_request_options");
 }
 
 void xllm_response_free(xllm_response *response) { free_response(response); }
@@ -293,15 +255,7 @@ xllm_status xllm_generate_tokens(xllm_engine *engine, const int32_t *token_ids, 
     return run_blocking(engine, options, response, [&] { return token_input(token_ids, num_token_ids); });
 }
 
-xllm_status xllm_embed(xllm_engine *engine, const char *text, float *values, size_t *num_values) {
-    return guarded([&] {
-        checked(engine);
-        check_text(text, "text");
-        require(num_values != nullptr, "num_values must not be NULL.");
-        require(values != nullptr || *num_values == 0, "values must not be NULL while *num_values is not 0.");
-        throw Failure(XLLM_ERROR_UNSUPPORTED, "This engine cannot embed texts yet.");
-    });
-}
+// ---- Streamed requests
 
 xllm_status xllm_complete_start(xllm_engine *engine, const char *prompt, const xllm_request_options *options,
                                 xllm_on_event on_event, void *user_data, xllm_request **request) {

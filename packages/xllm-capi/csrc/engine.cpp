@@ -113,12 +113,24 @@ void Engine::check_may_wait() const {
 
 std::shared_ptr<Request> Engine::start(const Input &input, const xllm_request_options &options, Request::Mode mode,
                                        xllm_on_event on_event, void *user_data) {
+    return enter(options.request_id, options.timeout_ms, mode, on_event, user_data,
+                 [&](std::uint64_t id) { return encode_generate(id, input, options); });
+}
+
+std::shared_ptr<Request> Engine::start(const PoolingInput &input, const xllm_pooling_options &options) {
+    return enter(options.request_id, options.timeout_ms, Request::Mode::kWait, nullptr, nullptr,
+                 [&](std::uint64_t id) { return encode_pool(id, input, options); });
+}
+
+template <typename Encode>
+std::shared_ptr<Request> Engine::enter(const char *given, std::uint32_t timeout_ms, Request::Mode mode,
+                                       xllm_on_event on_event, void *user_data, Encode &&encode) {
     const std::uint64_t id = next_id_++;
-    const bool has_name = options.request_id != nullptr && *options.request_id != '\0';
-    std::string name = has_name ? options.request_id : request_id_prefix_ + std::to_string(id);
-    const auto request = std::make_shared<Request>(id, std::move(name), mode, on_event, user_data,
-                                                   deadline_after(options.timeout_ms));
-    const std::string frame = encode_generate(id, input, options);
+    const bool has_name = given != nullptr && *given != '\0';
+    std::string name = has_name ? given : request_id_prefix_ + std::to_string(id);
+    const auto request =
+        std::make_shared<Request>(id, std::move(name), mode, on_event, user_data, deadline_after(timeout_ms));
+    const std::string frame = encode(id);
     {
         const std::lock_guard lock(mutex_);
         if (state_ == State::kEnded) throw Failure(end_.status, end_.message);

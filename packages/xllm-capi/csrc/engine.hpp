@@ -52,6 +52,8 @@ public:
 
     std::shared_ptr<Request> start(const Input &input, const xllm_request_options &options, Request::Mode mode,
                                    xllm_on_event on_event, void *user_data);
+    // The same for vectors, which the request takes at its end.
+    std::shared_ptr<Request> start(const PoolingInput &input, const xllm_pooling_options &options);
     void cancel(Request &request);
     // Throws Failure.
     xllm_metrics metrics(const Deadline &deadline);
@@ -70,6 +72,10 @@ private:
         xllm_metrics metrics{};
     };
 
+    // Enter a request with the name `given`, or a fresh one, and send its frame.
+    template <typename Encode>
+    std::shared_ptr<Request> enter(const char *given, std::uint32_t timeout_ms, Request::Mode mode,
+                                   xllm_on_event on_event, void *user_data, Encode &&encode);
     void launch_thread();
     void wake();
 
@@ -92,6 +98,7 @@ private:
     void on_failed(Outcome outcome) override;
     void on_delta(std::uint64_t id, Event &event) override;
     void on_finished(std::uint64_t id, Outcome outcome, Usage usage) override;
+    void on_vectors(std::uint64_t id, Outcome outcome, Usage usage, Vectors vectors) override;
     void on_stats(std::uint64_t id, const xllm_metrics &metrics) override;
 
     const EngineSource source_;

@@ -192,6 +192,11 @@ void Engine::on_finished(std::uint64_t id, Outcome outcome, Usage usage) {
     request->finish(std::move(outcome), usage);
 }
 
+void Engine::on_vectors(std::uint64_t id, Outcome outcome, Usage usage, Vectors vectors) {
+    if (const auto request = find(id)) request->take_vectors(std::move(vectors));
+    on_finished(id, std::move(outcome), usage);
+}
+
 void Engine::on_stats(std::uint64_t id, const xllm_metrics &metrics) {
     {
         const std::lock_guard lock(mutex_);

@@ -57,7 +57,24 @@ XLLM_FIELD(xllm_request_options, tools_json, 160);
 XLLM_FIELD(xllm_request_options, response_format_json, 168);
 XLLM_FIELD(xllm_request_options, template_kwargs_json, 176);
 XLLM_FIELD(xllm_request_options, options_json, 184);
-static_assert(sizeof(xllm_request_options) == 192);
+XLLM_FIELD(xllm_request_options, tool_choice, 192);
+static_assert(sizeof(xllm_request_options) == 200);
+
+XLLM_FIELD(xllm_pooling_options, struct_size, 0);
+XLLM_FIELD(xllm_pooling_options, request_id, 8);
+XLLM_FIELD(xllm_pooling_options, timeout_ms, 16);
+XLLM_FIELD(xllm_pooling_options, dimensions, 20);
+XLLM_FIELD(xllm_pooling_options, truncate_to, 24);
+XLLM_FIELD(xllm_pooling_options, priority, 28);
+XLLM_FIELD(xllm_pooling_options, is_offline, 32);
+XLLM_FIELD(xllm_pooling_options, cache_salt, 40);
+static_assert(sizeof(xllm_pooling_options) == 48);
+
+XLLM_FIELD(xllm_embeddings, values, 0);
+XLLM_FIELD(xllm_embeddings, num_vectors, 8);
+XLLM_FIELD(xllm_embeddings, num_dimensions, 16);
+XLLM_FIELD(xllm_embeddings, num_prompt_tokens, 24);
+XLLM_FIELD(xllm_embeddings, num_cached_tokens, 28);
 
 static_assert(sizeof(xllm_message) == 16);
 static_assert(sizeof(xllm_alternative) == 16);
@@ -72,6 +89,8 @@ XLLM_FIELD(xllm_choice, logprobs, 40);
 XLLM_FIELD(xllm_choice, num_logprobs, 48);
 XLLM_FIELD(xllm_choice, finish_reason, 56);
 XLLM_FIELD(xllm_choice, stop_reason, 64);
+XLLM_FIELD(xllm_choice, reasoning, 72);
+XLLM_FIELD(xllm_choice, tool_calls_json, 80);
 
 XLLM_FIELD(xllm_response, request_id, 0);
 XLLM_FIELD(xllm_response, model, 8);
@@ -96,3 +115,5 @@ XLLM_FIELD(xllm_event, finish_reason, 72);
 XLLM_FIELD(xllm_event, stop_reason, 80);
 XLLM_FIELD(xllm_event, num_prompt_tokens, 88);
 XLLM_FIELD(xllm_event, num_cached_tokens, 92);
+XLLM_FIELD(xllm_event, reasoning, 96);
+XLLM_FIELD(xllm_event, tool_calls_json, 104);

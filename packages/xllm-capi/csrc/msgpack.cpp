@@ -138,6 +138,15 @@ std::string_view Decoder::string() {
     }
 }
 
+std::string_view Decoder::binary() {
+    switch (byte()) {
+        case 0xc4: return take(big_endian(1));
+        case 0xc5: return take(big_endian(2));
+        case 0xc6: return take(big_endian(4));
+        default: throw MalformedMessage();
+    }
+}
+
 std::size_t Decoder::container(unsigned fixed_mask, unsigned fixed_tag, unsigned tag16, std::size_t min_bytes) {
     const unsigned tag = byte();
     std::uint64_t size = 0;

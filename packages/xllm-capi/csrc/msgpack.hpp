@@ -49,6 +49,8 @@ public:
     double real();
     // Points into the bytes.
     std::string_view string();
+    // Points into the bytes, too.
+    std::string_view binary();
     // The number of elements that follow; never more than the bytes left.
     std::size_t array();
     // The number of key and value pairs that follow.

@@ -1,6 +1,8 @@
 #include "protocol.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -59,14 +61,18 @@ void encode_sampling(Encoder &encoder, const xllm_request_options &options) {
     for (std::size_t i = 0; i < options.num_stop_token_ids; ++i) encoder.integer(options.stop_token_ids[i]);
 }
 
+void encode_token_ids(Encoder &encoder, const std::int32_t *token_ids, std::size_t num_token_ids) {
+    if (token_ids == nullptr) {
+        encoder.nil();
+        return;
+    }
+    encoder.array(num_token_ids);
+    for (std::size_t i = 0; i < num_token_ids; ++i) encoder.integer(token_ids[i]);
+}
+
 void encode_input(Encoder &encoder, const Input &input) {
     encoder.string_or_nil(input.prompt);
-    if (input.token_ids == nullptr) {
-        encoder.nil();
-    } else {
-        encoder.array(input.num_token_ids);
-        for (std::size_t i = 0; i < input.num_token_ids; ++i) encoder.integer(input.token_ids[i]);
-    }
+    encode_token_ids(encoder, input.token_ids, input.num_token_ids);
     if (input.messages == nullptr) {
         encoder.nil();
     } else {
@@ -143,6 +149,32 @@ Ready read_ready(Decoder &decoder, std::size_t num_fields) {
     return ready;
 }
 
+// How a request has ended: error kind or nil, message or nil, prompt tokens, cached tokens.
+std::pair<Outcome, Usage> read_end(Decoder &decoder) {
+    Outcome outcome;
+    if (!decoder.nil()) outcome.status = status_of_kind(decoder.string());
+    read_optional_string(decoder, outcome.message);
+    Usage usage;
+    usage.num_prompt_tokens = read_int32(decoder);
+    usage.num_cached_tokens = read_int32(decoder);
+    return {std::move(outcome), usage};
+}
+
+// Rows of little-endian floats, which is the order of every machine that the library is built for.
+Vectors read_vectors(Decoder &decoder) {
+    Vectors vectors;
+    const std::int32_t num_dimensions = read_int32(decoder);
+    const std::string_view bytes = decoder.binary();
+    if (num_dimensions < 0 || bytes.size() % sizeof(float) != 0) throw MalformedMessage();
+    vectors.num_dimensions = static_cast<std::size_t>(num_dimensions);
+    vectors.values.resize(bytes.size() / sizeof(float));
+    if (num_dimensions == 0 ? !bytes.empty() : vectors.values.size() % vectors.num_dimensions != 0) {
+        throw MalformedMessage();
+    }
+    std::memcpy(vectors.values.data(), bytes.data(), bytes.size());
+    return vectors;
+}
+
 xllm_metrics read_metrics(Decoder &decoder) {
     const std::size_t num_fields = read_record(decoder, 12);
     xllm_metrics metrics{};
@@ -173,7 +205,7 @@ std::string encode_start(std::string_view model, const char *options_json) {
 std::string encode_generate(std::uint64_t id, const Input &input, const xllm_request_options &options) {
     Frame frame;
     Encoder &encoder = frame.encoder();
-    encoder.array(15);
+    encoder.array(16);
     encoder.string("generate");
     encoder.integer(static_cast<std::int64_t>(id));
     encode_input(encoder, input);
@@ -186,6 +218,26 @@ std::string encode_generate(std::uint64_t id, const Input &input, const xllm_req
     encoder.string_or_nil(options.response_format_json);
     encoder.string_or_nil(options.template_kwargs_json);
     encoder.string_or_nil(options.options_json);
+    encoder.string_or_nil(options.tool_choice);
+    return frame.finish();
+}
+
+std::string encode_pool(std::uint64_t id, const PoolingInput &input, const xllm_pooling_options &options) {
+    Frame frame;
+    Encoder &encoder = frame.encoder();
+    encoder.array(11);
+    encoder.string("pool");
+    encoder.integer(static_cast<std::int64_t>(id));
+    encoder.string_or_nil(input.query);
+    encoder.array(input.num_texts);
+    for (std::size_t i = 0; i < input.num_texts; ++i) encoder.string(input.texts[i]);
+    encode_token_ids(encoder, input.token_ids, input.num_token_ids);
+    encoder.integer(options.dimensions);
+    encoder.integer(options.truncate_to);
+    encoder.string_or_nil(options.request_id);
+    encoder.integer(options.priority);
+    encoder.boolean(options.is_offline != 0);
+    encoder.string(options.cache_salt == nullptr ? "" : options.cache_salt);
     return frame.finish();
 }
 
@@ -224,6 +276,10 @@ void MessageReader::read(std::string_view message, MessageHandler &handler) {
     } else if (kind == "failed" && num_fields >= 2) {
         const xllm_status status = status_of_kind(decoder.string());
         handler.on_failed({status, std::string(decoder.string())});
+    } else if (kind == "vectors" && num_fields >= 7) {
+        const std::uint64_t id = read_id(decoder);
+        auto [outcome, usage] = read_end(decoder);
+        handler.on_vectors(id, std::move(outcome), usage, read_vectors(decoder));
     } else if (kind == "stats" && num_fields >= 2) {
         const std::uint64_t id = read_id(decoder);
         handler.on_stats(id, read_metrics(decoder));
@@ -239,12 +295,7 @@ void MessageReader::read_outputs(Decoder &decoder, std::size_t num_fields, Messa
     for (std::size_t count = decoder.array(); count > 0; --count) {
         const std::size_t size = read_record(decoder, 5);
         const std::uint64_t id = read_id(decoder);
-        Outcome outcome;
-        if (!decoder.nil()) outcome.status = status_of_kind(decoder.string());
-        read_optional_string(decoder, outcome.message);
-        Usage usage;
-        usage.num_prompt_tokens = read_int32(decoder);
-        usage.num_cached_tokens = read_int32(decoder);
+        auto [outcome, usage] = read_end(decoder);
         skip_fields(decoder, size - 5);
         handler.on_finished(id, std::move(outcome), usage);
     }
@@ -263,7 +314,11 @@ std::uint64_t MessageReader::read_delta(Decoder &decoder) {
     if (delta.has_logprobs) read_logprobs(decoder, delta.logprobs);
     read_optional_string(decoder, delta.finish_reason);
     read_optional_string(decoder, delta.stop_reason);
-    skip_fields(decoder, size - 7);
+    delta.reasoning.clear();
+    delta.tool_calls_json.clear();
+    if (size > 7) read_optional_string(decoder, delta.reasoning);
+    if (size > 8) read_optional_string(decoder, delta.tool_calls_json);
+    skip_fields(decoder, size - std::min<std::size_t>(size, 9));
     return id;
 }
 

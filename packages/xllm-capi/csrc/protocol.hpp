@@ -28,9 +28,19 @@ struct Input {
     const char *messages_json = nullptr;
 };
 
+// What is to be embedded, or, with a query, scored: texts, or the token ids of one.
+struct PoolingInput {
+    const char *query = nullptr;
+    const char *const *texts = nullptr;
+    std::size_t num_texts = 0;
+    const std::int32_t *token_ids = nullptr;
+    std::size_t num_token_ids = 0;
+};
+
 // Each returns a whole frame: the length as four little-endian bytes, then the message.
 std::string encode_start(std::string_view model, const char *options_json);
 std::string encode_generate(std::uint64_t id, const Input &input, const xllm_request_options &options);
+std::string encode_pool(std::uint64_t id, const PoolingInput &input, const xllm_pooling_options &options);
 std::string encode_cancel(const std::vector<std::uint64_t> &ids);
 std::string encode_stats(std::uint64_t id);
 std::string encode_shutdown();
@@ -59,6 +69,8 @@ public:
     // The handler may take `event`'s contents; the reader reuses what is left.
     virtual void on_delta(std::uint64_t id, Event &event) = 0;
     virtual void on_finished(std::uint64_t id, Outcome outcome, Usage usage) = 0;
+    // The end of a request for vectors.
+    virtual void on_vectors(std::uint64_t id, Outcome outcome, Usage usage, Vectors vectors) = 0;
     virtual void on_stats(std::uint64_t id, const xllm_metrics &metrics) = 0;
 };
 

@@ -48,6 +48,11 @@ bool Request::call_back(Event &event) {
     return is_detached_ || on_event_(event.view(), user_data_) == 0;
 }
 
+void Request::take_vectors(Vectors vectors) {
+    const std::lock_guard lock(mutex_);
+    vectors_ = std::move(vectors);
+}
+
 void Request::finish(Outcome outcome, Usage usage) {
     Event last;
     last.kind = XLLM_EVENT_FINISHED;
@@ -101,6 +106,16 @@ bool Request::wait(const Deadline &deadline) {
 Outcome Request::outcome() const {
     const std::lock_guard lock(mutex_);
     return outcome_;
+}
+
+Vectors Request::release_vectors() {
+    const std::lock_guard lock(mutex_);
+    return std::move(vectors_);
+}
+
+Usage Request::usage() const {
+    const std::lock_guard lock(mutex_);
+    return answer_.usage;
 }
 
 xllm_response *Request::make_response(const std::string &model) const {

@@ -36,6 +36,8 @@ public:
 
     // Take new text and tokens. False when the callback asks to cancel.
     bool deliver(Event &event);
+    // What a request for vectors brings; `finish` follows.
+    void take_vectors(Vectors vectors);
     // The end; later calls do nothing.
     void finish(Outcome outcome, Usage usage);
 
@@ -55,6 +57,9 @@ public:
     // After the end.
     Outcome outcome() const;
     xllm_response *make_response(const std::string &model) const;
+    // After the end of a request for vectors; once.
+    Vectors release_vectors();
+    Usage usage() const;
     bool has_callback() const { return mode_ == Mode::kCallback; }
 
 private:
@@ -75,6 +80,7 @@ private:
     bool is_finished_ = false;
     Outcome outcome_;
     Answer answer_;
+    Vectors vectors_;
     std::deque<Event> events_;
     Event taken_;  // what next() returned last
 };

@@ -21,6 +21,8 @@ xllm_engine_options default_engine_options() { return XLLM_ENGINE_OPTIONS_INIT; 
 
 xllm_request_options default_request_options() { return XLLM_REQUEST_OPTIONS_INIT; }
 
+xllm_pooling_options default_pooling_options() { return XLLM_POOLING_OPTIONS_INIT; }
+
 void check_struct_size(std::size_t size, std::size_t min_size, std::size_t max_size, const char *struct_name) {
     if (size < min_size || size > max_size) {
         refuse(std::string(struct_name) + ".struct_size is " + std::to_string(size) + ", but this library takes " +
@@ -55,6 +57,7 @@ void check_options(const xllm_request_options &options) {
     check_optional_text(options.response_format_json, "response_format_json");
     check_optional_text(options.template_kwargs_json, "template_kwargs_json");
     check_optional_text(options.options_json, "options_json");
+    check_optional_text(options.tool_choice, "tool_choice");
     check_number(options.temperature, "temperature");
     check_number(options.top_p, "top_p");
     check_number(options.min_p, "min_p");
@@ -70,6 +73,21 @@ void check_options(const xllm_request_options &options) {
     for (std::size_t i = 0; i < options.num_stop; ++i) {
         check_text(options.stop[i], ("stop[" + std::to_string(i) + "]").c_str());
     }
+}
+
+void check_input(const PoolingInput &input) {
+    check_optional_text(input.query, "query");
+    const char *name = input.query == nullptr ? "texts" : "documents";
+    for (std::size_t i = 0; i < input.num_texts; ++i) {
+        check_text(input.texts[i], (std::string(name) + "[" + std::to_string(i) + "]").c_str());
+    }
+}
+
+void check_options(const xllm_pooling_options &options) {
+    check_optional_text(options.request_id, "request_id");
+    check_optional_text(options.cache_salt, "cache_salt");
+    if (options.dimensions < 0) refuse("dimensions must be 0 (all) or more.");
+    if (options.truncate_to < -1) refuse("truncate_to must be -1 (as the model takes), 0 (refuse) or more.");
 }
 
 }  // namespace libxllm

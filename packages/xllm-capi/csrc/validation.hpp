@@ -12,6 +12,7 @@ namespace libxllm {
 
 xllm_engine_options default_engine_options();
 xllm_request_options default_request_options();
+xllm_pooling_options default_pooling_options();
 
 // Throw Failure(XLLM_ERROR_INVALID_ARGUMENT) if `size` is no size that `struct_name` ever had.
 void check_struct_size(std::size_t size, std::size_t min_size, std::size_t max_size, const char *struct_name);
@@ -27,6 +28,17 @@ Options copy_options(const Options *given, Options defaults, const char *struct_
     return defaults;
 }
 
+// What every `_init` function does.
+template <typename Options>
+xllm_status init_options(Options *options, std::size_t struct_size, Options defaults, const char *struct_name) {
+    return guarded([&] {
+        require(options != nullptr, "options must not be NULL.");
+        check_struct_size(struct_size, sizeof *options, sizeof *options, struct_name);
+        std::memcpy(options, &defaults, struct_size);
+        options->struct_size = struct_size;
+    });
+}
+
 // Throw Failure(XLLM_ERROR_INVALID_ARGUMENT) naming the argument: NULL, or not UTF-8.
 void check_text(const char *text, const char *name);
 void check_optional_text(const char *text, const char *name);
@@ -34,5 +46,7 @@ void check_optional_text(const char *text, const char *name);
 // Check a request's input and options. Throws Failure(XLLM_ERROR_INVALID_ARGUMENT or _UNSUPPORTED).
 void check_input(const Input &input);
 void check_options(const xllm_request_options &options);
+void check_input(const PoolingInput &input);
+void check_options(const xllm_pooling_options &options);
 
 }  // namespace libxllm

@@ -99,7 +99,10 @@ static void check_null_handles(void) {
     xllm_request *request = NULL;
     const xllm_message message = {"user", "hi"};
     const int32_t token_ids[] = {1, 2};
-    size_t num_values = 0;
+    const char *const texts[] = {"x"};
+    xllm_embeddings *embeddings = NULL;
+    float score = 0;
+    xllm_embeddings_free(NULL);
     CHECK_STATUS(xllm_engine_destroy(NULL), XLLM_OK);
     xllm_request_destroy(NULL);
     xllm_response_free(NULL);
@@ -112,7 +115,9 @@ static void check_null_handles(void) {
     CHECK_STATUS(xllm_chat(NULL, &message, 1, NULL, &response), XLLM_ERROR_INVALID_ARGUMENT);
     CHECK_STATUS(xllm_chat_json(NULL, "[]", NULL, &response), XLLM_ERROR_INVALID_ARGUMENT);
     CHECK_STATUS(xllm_generate_tokens(NULL, token_ids, 2, NULL, &response), XLLM_ERROR_INVALID_ARGUMENT);
-    CHECK_STATUS(xllm_embed(NULL, "x", NULL, &num_values), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_embed(NULL, texts, 1, NULL, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_embed_tokens(NULL, token_ids, 2, NULL, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_score(NULL, "q", texts, 1, NULL, &score), XLLM_ERROR_INVALID_ARGUMENT);
     CHECK_STATUS(xllm_complete_start(NULL, "x", NULL, NULL, NULL, &request), XLLM_ERROR_INVALID_ARGUMENT);
     CHECK_STATUS(xllm_chat_start(NULL, &message, 1, NULL, NULL, NULL, &request), XLLM_ERROR_INVALID_ARGUMENT);
     CHECK_STATUS(xllm_chat_json_start(NULL, "[]", NULL, NULL, NULL, &request), XLLM_ERROR_INVALID_ARGUMENT);
@@ -238,8 +243,6 @@ static void check_request_options(xllm_engine *engine) {
 }
 
 static void check_engine_calls(xllm_engine *engine) {
-    float value = 0;
-    size_t num_values = 1;
     xllm_metrics metrics = XLLM_METRICS_INIT;
     CHECK_STATUS(xllm_engine_health(engine), XLLM_OK);
     CHECK_STATUS(xllm_engine_get_info(engine, NULL), XLLM_ERROR_INVALID_ARGUMENT);
@@ -248,10 +251,45 @@ static void check_engine_calls(xllm_engine *engine) {
     CHECK_STATUS(xllm_engine_get_metrics(engine, 0, &metrics), XLLM_ERROR_INVALID_ARGUMENT);
     CHECK_STATUS(xllm_engine_sleep(engine), XLLM_ERROR_UNSUPPORTED);
     CHECK_STATUS(xllm_engine_wake(engine), XLLM_ERROR_UNSUPPORTED);
-    CHECK_STATUS(xllm_embed(engine, NULL, &value, &num_values), XLLM_ERROR_INVALID_ARGUMENT);
-    CHECK_STATUS(xllm_embed(engine, "x", NULL, &num_values), XLLM_ERROR_INVALID_ARGUMENT);
-    CHECK_STATUS(xllm_embed(engine, "x", &value, NULL), XLLM_ERROR_INVALID_ARGUMENT);
-    CHECK_STATUS(xllm_embed(engine, "x", &value, &num_values), XLLM_ERROR_UNSUPPORTED);
+}
+
+static void check_pooling_arguments(xllm_engine *engine) {
+    const char *const texts[] = {"x", NULL};
+    const char *const broken[] = {"\xff"};
+    const int32_t token_ids[] = {1};
+    float score = 0;
+    xllm_embeddings *embeddings = NULL;
+    xllm_pooling_options options = XLLM_POOLING_OPTIONS_INIT;
+    CHECK_STATUS(xllm_pooling_options_init(NULL, sizeof options), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_pooling_options_init(&options, 1), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_pooling_options_init(&options, sizeof options), XLLM_OK);
+    CHECK_STATUS(xllm_embed(engine, NULL, 1, NULL, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_embed(engine, texts, 0, NULL, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_embed(engine, texts, 1, NULL, NULL), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_embed(engine, texts, 2, NULL, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_MESSAGE("texts[1]");
+    CHECK_STATUS(xllm_embed(engine, broken, 1, NULL, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_embed_tokens(engine, NULL, 1, NULL, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_embed_tokens(engine, token_ids, 0, NULL, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_embed_tokens(engine, token_ids, 1, NULL, NULL), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_score(engine, NULL, texts, 1, NULL, &score), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_score(engine, "q", NULL, 1, NULL, &score), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_score(engine, "q", texts, 0, NULL, &score), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_STATUS(xllm_score(engine, "q", texts, 2, NULL, &score), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK_MESSAGE("documents[1]");
+    CHECK_STATUS(xllm_score(engine, "q", texts, 1, NULL, NULL), XLLM_ERROR_INVALID_ARGUMENT);
+    options.truncate_to = -2;
+    CHECK_STATUS(xllm_embed(engine, texts, 1, &options, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    options.truncate_to = 0;
+    options.dimensions = -1;
+    CHECK_STATUS(xllm_embed(engine, texts, 1, &options, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    options.dimensions = 5;
+    CHECK_STATUS(xllm_embed(engine, texts, 1, &options, &embeddings), XLLM_ERROR_INVALID_REQUEST);
+    CHECK_STATUS(xllm_score(engine, "q", texts, 1, &options, &score), XLLM_ERROR_INVALID_REQUEST);
+    CHECK_MESSAGE("dimensions");
+    options.struct_size = 3;
+    CHECK_STATUS(xllm_embed(engine, texts, 1, &options, &embeddings), XLLM_ERROR_INVALID_ARGUMENT);
+    CHECK(embeddings == NULL && score == 0);
 }
 
 int main(void) {
@@ -264,6 +302,7 @@ int main(void) {
     check_inputs(engine);
     check_request_options(engine);
     check_engine_calls(engine);
+    check_pooling_arguments(engine);
     CHECK_STATUS(xllm_engine_destroy(engine), XLLM_OK);
     return 0;
 }

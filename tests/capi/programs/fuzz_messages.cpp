@@ -1,6 +1,7 @@
 // The message reader against random bytes: valid messages with flipped, cut and added bytes, and pure noise. It must
 // throw MalformedMessage or read, and touch nothing outside the bytes (the sanitizers watch). Argument: rounds.
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <random>
 
@@ -28,6 +29,10 @@ struct Counter : MessageHandler {
         free_response(answer.to_response("model"));
     }
     void on_finished(std::uint64_t, Outcome outcome, Usage) override { total += outcome.message.size(); }
+    void on_vectors(std::uint64_t, Outcome outcome, Usage usage, Vectors vectors) override {
+        total += outcome.message.size() + vectors.values.size();
+        free_embeddings(to_embeddings(std::move(vectors), usage));
+    }
     void on_stats(std::uint64_t, const xllm_metrics &metrics) override { total += metrics.num_blocks > 0; }
     std::size_t total = 0;
 };
@@ -78,6 +83,10 @@ std::string ready_message() {
     for (const char *text : {"model", "python", "cpu", "float32"}) encoder.string(text);
     for (const std::int64_t number : {4096LL, 49152LL, 64LL, 16LL, 5000000000LL}) encoder.integer(number);
     return bytes;
+}
+
+std::string vectors_message() {
+    return std::string("\x98\xa7vectors\x05\xc0\xc0\x0c\x00\x02\xc4\x10", 17) + std::string(16, '\x01');
 }
 
 std::string unknown_message() {
@@ -152,12 +161,12 @@ int main(int argc, char **argv) {
     Counter counter;
     check_numbers();
     check_skip(random);
-    const std::string messages[] = {outputs_message(), ready_message(), unknown_message()};
+    const std::string messages[] = {outputs_message(), ready_message(), vectors_message(), unknown_message()};
     for (const std::string &message : messages) CHECK(is_readable(message, counter));
     CHECK(counter.total > 0);
     int num_readable = 0;
     for (int round = 0; round < num_rounds; ++round) {
-        std::string bytes = messages[below(random, 3)];
+        std::string bytes = messages[below(random, std::size(messages))];
         mutate(bytes, random);
         num_readable += is_readable(bytes, counter);
         std::string noise(below(random, 64), '\0');

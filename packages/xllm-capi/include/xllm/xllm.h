@@ -210,16 +210,20 @@ typedef struct xllm_request_options {
     const int32_t *stop_token_ids;
     size_t num_stop_token_ids;
     const char *cache_salt;           /* requests share cached prefixes only with equal salts; NULL: "" */
-    const char *tools_json;           /* chat: a JSON array of tools, given to the chat template; NULL: none */
+    const char *tools_json;           /* chat: a JSON array of tools in OpenAI's shape; calls come back parsed, in
+                                         xllm_choice.tool_calls_json. Needs the package xllm-server, which has the
+                                         parsers, beside this one, else XLLM_ERROR_UNSUPPORTED; NULL: none */
     const char *response_format_json; /* JSON schema of the answer */
     const char *template_kwargs_json; /* chat: a JSON object of further chat template variables; NULL: none */
     const char *options_json;         /* a JSON object of sampling options by name, as {"logit_bias": {"42": -100}};
                                          it wins over the fields above; NULL: none */
+    const char *tool_choice;          /* chat with tools_json: "auto", "none", "required", or the name of the tool that
+                                         must be called; NULL: "auto" */
 } xllm_request_options;
 
 #define XLLM_REQUEST_OPTIONS_INIT                                                                                      \
     { sizeof(xllm_request_options), NULL, 0, -1, 0, 1, -1, -1, 1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 0, 0, 0, 0, 0, 0, 0,      \
-      NULL, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL }
+      NULL, 0, NULL, 0, NULL, NULL, NULL, NULL, NULL, NULL }
 
 /* Fill `options` with defaults; `struct_size` is sizeof(xllm_request_options). */
 XLLM_API xllm_status xllm_request_options_init(xllm_request_options *options, size_t struct_size);
@@ -256,6 +260,10 @@ typedef struct xllm_choice {
     size_t num_logprobs;
     const char *finish_reason; /* "stop" or "length" */
     const char *stop_reason;   /* the stop string, or stop token id in digits, that ended it; NULL for neither */
+    const char *reasoning;     /* chat with tools: what the model thought before `text`; NULL: nothing */
+    /* Chat with tools: a JSON array [{"id", "type": "function", "function": {"name", "arguments"}}, ...], ready to be
+     * part of the next request's messages_json; `text` then holds only what was said beside the calls. NULL: none. */
+    const char *tool_calls_json;
 } xllm_choice;
 
 /* The whole answer. New fields come at the end. */
@@ -295,6 +303,8 @@ typedef struct xllm_event {
     const char *stop_reason;
     int32_t num_prompt_tokens; /* FINISHED */
     int32_t num_cached_tokens; /* FINISHED */
+    const char *reasoning;       /* DELTA of a chat with tools: new thought; NULL: none */
+    const char *tool_calls_json; /* DELTA of a chat with tools: on the sequence's last one, all its calls; else NULL */
 } xllm_event;
 
 /* Called on the engine's own thread: return soon, and make no blocking call on the same engine (it is refused with
@@ -321,8 +331,48 @@ XLLM_API xllm_status xllm_chat_json(xllm_engine *engine, const char *messages_js
 XLLM_API xllm_status xllm_generate_tokens(xllm_engine *engine, const int32_t *token_ids, size_t num_token_ids,
                                           const xllm_request_options *options, xllm_response **response);
 
-/* The embedding of a text: writes `*num_values` values and sets it. Not built yet: XLLM_ERROR_UNSUPPORTED. */
-XLLM_API xllm_status xllm_embed(xllm_engine *engine, const char *text, float *values, size_t *num_values);
+/* ---- Embeddings and scores ---------------------------------------------------------------------------------------- */
+
+typedef struct xllm_pooling_options {
+    size_t struct_size;
+    const char *request_id; /* as in xllm_request_options, so are the other fields of the same names */
+    uint32_t timeout_ms;
+    int32_t dimensions;  /* embeddings: cut the vectors to so many numbers and normalise what is left; 0: all */
+    int32_t truncate_to; /* keep at most so many tokens of a text; -1: as many as the model takes; 0: refuse longer ones */
+    int32_t priority;
+    int32_t is_offline;
+    const char *cache_salt;
+} xllm_pooling_options;
+
+#define XLLM_POOLING_OPTIONS_INIT { sizeof(xllm_pooling_options), NULL, 0, 0, 0, 0, 0, NULL }
+
+/* Fill `options` with defaults; `struct_size` is sizeof(xllm_pooling_options). */
+XLLM_API xllm_status xllm_pooling_options_init(xllm_pooling_options *options, size_t struct_size);
+
+/* Vectors of texts, in their order. New fields come at the end. */
+typedef struct xllm_embeddings {
+    const float *values; /* num_vectors rows of num_dimensions numbers, one after the other */
+    size_t num_vectors;
+    size_t num_dimensions;
+    int32_t num_prompt_tokens; /* over all texts */
+    int32_t num_cached_tokens; /* of these, found in the prefix cache */
+} xllm_embeddings;
+
+/* Free what xllm_embed or xllm_embed_tokens has returned. NULL is a no-op. */
+XLLM_API void xllm_embeddings_free(xllm_embeddings *embeddings);
+
+/* These wait, and fail as blocking requests do; a model that cannot answer fails with XLLM_ERROR_INVALID_REQUEST. */
+
+/* The embeddings of texts, pooled and normalised as the model's files say. */
+XLLM_API xllm_status xllm_embed(xllm_engine *engine, const char *const *texts, size_t num_texts,
+                                const xllm_pooling_options *options, xllm_embeddings **embeddings);
+/* The embedding of token ids; nothing is added to them. */
+XLLM_API xllm_status xllm_embed_tokens(xllm_engine *engine, const int32_t *token_ids, size_t num_token_ids,
+                                       const xllm_pooling_options *options, xllm_embeddings **embeddings);
+/* How well each document fits a query: the cosine of their embeddings, or a reranker's probability. Writes
+ * `num_documents` numbers to `scores`, on XLLM_OK only. */
+XLLM_API xllm_status xllm_score(xllm_engine *engine, const char *query, const char *const *documents,
+                                size_t num_documents, const xllm_pooling_options *options, float *scores);
 
 /* ---- Streamed requests ------------------------------------------------------------------------------------------- */
 

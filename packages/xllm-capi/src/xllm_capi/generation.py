@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from xllm_capi.messages import Generate
+from xllm_capi.tool_chats import AnswerReaders, ToolChats, load_tool_chats
 from xllm_framework.constraint import Constraint
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import SamplingParams
@@ -17,8 +20,12 @@ if TYPE_CHECKING:
 _SAMPLING_FIELDS = frozenset(SamplingParams.__struct_fields__)
 
 
-def prepare(master: LLMMaster, message: Generate) -> PreparedRequest:
-    """Check `message` and make it ready for `master.submit`. May take long for a long text.
+def prepare(
+    master: LLMMaster, message: Generate, load_tools: Callable[[], ToolChats] | None = None
+) -> tuple[PreparedRequest, AnswerReaders | None]:
+    """Check `message` and make it ready for `master.submit`; return also what reads the answer of a chat with tools.
+
+    May take long for a long text. `load_tools` is called for such a chat.
 
     Raises:
         XLLMError: it cannot be served; the class says why.
@@ -35,10 +42,14 @@ def prepare(master: LLMMaster, message: Generate) -> PreparedRequest:
         schema = Constraint("json_schema", message.response_format_json, "response_format_json")
         sampling = msgspec.structs.replace(sampling, constraint=schema)
     if message.prompt is not None:
-        return master.prepare_completion(message.prompt, sampling, **options)
+        return master.prepare_completion(message.prompt, sampling, **options), None
     if message.token_ids is not None:
-        return master.prepare_completion(message.token_ids, sampling, add_special_tokens=False, **options)
-    return _prepare_chat(master, message, sampling, options)
+        return master.prepare_completion(message.token_ids, sampling, add_special_tokens=False, **options), None
+    if message.tools_json is None:
+        if message.tool_choice not in (None, "auto", "none"):
+            raise InvalidRequest("tool_choice needs tools_json.", "tool_choice")
+        return _prepare_chat(master, message, sampling, options), None
+    return _prepare_tool_chat(load_tools or partial(load_tool_chats, master), message, sampling, options)
 
 
 def sampling_params(message: Generate) -> SamplingParams:
@@ -65,6 +76,21 @@ def _prepare_chat(
 ) -> PreparedRequest:
     from xllm_runtime.master import ChatInput
 
+    chat = ChatInput(messages=_messages(message), template_kwargs=_template_kwargs(message))
+    return master.prepare_chat(chat, sampling, **options)
+
+
+def _prepare_tool_chat(
+    load_tools: Callable[[], ToolChats], message: Generate, sampling: SamplingParams, options: dict[str, Any]
+) -> tuple[PreparedRequest, AnswerReaders]:
+    tools = _parse_json(message.tools_json or "", list[dict[str, Any]], "tools_json")
+    messages, choice = _messages(message), message.tool_choice or "auto"
+    chat = load_tools().prepare(messages, tools, choice, sampling, _template_kwargs(message), options)
+    return chat.prepared, AnswerReaders(chat)
+
+
+def _messages(message: Generate) -> list[dict[str, Any]]:
+    """Return the chat's messages, each with a role."""
     if message.messages is not None:
         messages: list[dict[str, Any]] = [{"role": role, "content": content} for role, content in message.messages]
     else:
@@ -72,16 +98,13 @@ def _prepare_chat(
     for index, entry in enumerate(messages):
         if not isinstance(entry.get("role"), str):
             raise InvalidRequest(f"messages_json[{index}] has no role.", "messages_json")
-    chat = ChatInput(
-        messages=messages,
-        tools=_parse_optional(message.tools_json, list[dict[str, Any]], "tools_json"),
-        template_kwargs=_parse_optional(message.template_kwargs_json, dict[str, Any], "template_kwargs_json") or {},
-    )
-    return master.prepare_chat(chat, sampling, **options)
+    return messages
 
 
-def _parse_optional(text: str | None, expected: Any, name: str) -> Any:
-    return None if text is None else _parse_json(text, expected, name)
+def _template_kwargs(message: Generate) -> dict[str, Any]:
+    text = message.template_kwargs_json
+    kwargs: dict[str, Any] = {} if text is None else _parse_json(text, dict[str, Any], "template_kwargs_json")
+    return kwargs
 
 
 def _parse_json(text: str, expected: Any, name: str) -> Any:

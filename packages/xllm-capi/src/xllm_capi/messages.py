@@ -4,8 +4,8 @@ A frame is the length of its message (four bytes, little-endian), then the messa
 names the kind. Fields are only ever added at the end, and readers ignore further fields and unknown kinds, so that either
 side may be older by a minor version. csrc/protocol.cpp reads and writes the same messages; change both together.
 
-One exchange: `Start`, then `Ready` or `Failed`; then any number of `Generate`, `Cancel` and `Stats` one way, and of
-`Outputs` and `StatsReply` the other way; `Failed` when the engine ends; `Shutdown` or a closed socket ends it.
+One exchange: `Start`, then `Ready` or `Failed`; then any number of `Generate`, `Pool`, `Cancel` and `Stats` one way, and
+of `Outputs`, `Vectors` and `StatsReply` the other way; `Failed` when the engine ends; `Shutdown` or a closed socket ends it.
 """
 
 from __future__ import annotations
@@ -50,6 +50,25 @@ class Generate(msgspec.Struct, tag="generate", array_like=True, frozen=True):
     template_kwargs_json: str | None
     options_json: str | None
     """A JSON object of `SamplingParams` fields that wins over `sampling`."""
+    tool_choice: str | None = None
+    """auto, none, required, or a tool's name."""
+
+
+class Pool(msgspec.Struct, tag="pool", array_like=True, frozen=True):
+    """Ask for vectors of texts or of token ids; with a `query`, for how well each text fits it. `Vectors` answers."""
+
+    id: int
+    query: str | None
+    texts: list[str]
+    token_ids: list[int] | None
+    dimensions: int
+    """0 is all."""
+    truncate_to: int
+    """Tokens of a text that are kept; -1 as many as the model takes, 0 refuses longer texts."""
+    request_id: str | None
+    priority: int
+    is_offline: bool
+    cache_salt: str
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
@@ -68,7 +87,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True):
     """End the engine process. A running engine that was attached to only ends the connection."""
 
 
-ToEngine = Start | Generate | Cancel | Stats | Shutdown
+ToEngine = Start | Generate | Pool | Cancel | Stats | Shutdown
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
@@ -104,6 +123,10 @@ class Delta(msgspec.Struct, array_like=True, frozen=True):
     finish_reason: str | None
     stop_reason: str | None
     """The stop string, or the stop token id in digits."""
+    reasoning: str | None = None
+    """New thought, in a chat with tools; `text` is then only what is said."""
+    tool_calls_json: str | None = None
+    """With the last delta of a sequence in a chat with tools: all its calls, a JSON array in OpenAI's shape."""
 
 
 class Finished(msgspec.Struct, array_like=True, frozen=True):
@@ -123,6 +146,18 @@ class Outputs(msgspec.Struct, tag="outputs", array_like=True, frozen=True):
     finished: list[Finished]
 
 
+class Vectors(msgspec.Struct, tag="vectors", array_like=True, frozen=True):
+    """The end of a `Pool` request: rows of `num_dimensions` little-endian float32, or why there are none."""
+
+    id: int
+    kind: str | None
+    message: str | None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_dimensions: int = 0
+    values: bytes = b""
+
+
 class StatsReply(msgspec.Struct, tag="stats", array_like=True, frozen=True):
     """Gauges and counters as of the engine's latest step."""
 
@@ -130,4 +165,4 @@ class StatsReply(msgspec.Struct, tag="stats", array_like=True, frozen=True):
     stats: EngineStats
 
 
-ToHost = Ready | Failed | Outputs | StatsReply
+ToHost = Ready | Failed | Outputs | Vectors | StatsReply

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import xllm_capi
 
-LIBRARY = Path("lib", "libxllm.so")
+LIBRARY = Path("lib", "libxllm.so.1")
+"""Named by its ABI version; lib/libxllm.so beside it is a linker script that leads here."""
 
 
 class MissingLibrary(Exception):

@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,12 +28,16 @@ from xllm_capi.messages import (
     Finished,
     Generate,
     Outputs,
+    Pool,
     Ready,
     Shutdown,
     Stats,
     StatsReply,
     ToHost,
+    Vectors,
 )
+from xllm_capi.pooling import PoolingCall
+from xllm_capi.tool_chats import AnswerReaders, load_tool_chats
 from xllm_framework.errors import XLLMError
 from xllm_framework.request import FinishReason, RequestOutput
 
@@ -47,16 +51,17 @@ MAX_INLINE_LENGTH = 8192
 MAX_DIRECT_REQUESTS = 4
 """Requests in flight up to which outputs are sent at once; beyond, messages are fewer when a step's outputs share one."""
 
-_Item = tuple[int, RequestOutput] | Finished | ToHost | None
+_Item = tuple[int, RequestOutput, AnswerReaders | None] | Finished | ToHost | None
 
 
 class _InFlight:
     """A request between its `Generate` and its end. `cancelled` may be set while another thread prepares it."""
 
-    __slots__ = ("cancelled", "prepared")
+    __slots__ = ("cancelled", "prepared", "readers")
 
     def __init__(self) -> None:
         self.prepared: PreparedRequest | None = None
+        self.readers: AnswerReaders | None = None
         self.cancelled = threading.Event()
 
 
@@ -68,6 +73,8 @@ class Session:
         self._master = master
         self._pool = pool
         self._in_flight: dict[int, _InFlight] = {}
+        self._pooling: dict[int, PoolingCall] = {}
+        self._load_tools = cache(partial(load_tool_chats, master))
         self._outgoing: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._num_queued = 0
         """Outputs put into the queue; changed by the dispatcher thread alone."""
@@ -84,7 +91,7 @@ class Session:
         except msgspec.DecodeError as error:
             logger.error("The host sent a message that cannot be read: %s", error)
         finally:
-            self._cancel(list(self._in_flight))
+            self._cancel([*self._in_flight, *self._pooling])
             self._outgoing.put(None)
             self._writer.join()
             self._connection.close()
@@ -98,6 +105,8 @@ class Session:
         while (message := self._connection.receive()) is not None:
             if isinstance(message, Generate):
                 self._accept(message)
+            elif isinstance(message, Pool):
+                self._pool_vectors(message)
             elif isinstance(message, Cancel):
                 self._cancel(message.ids)
             elif isinstance(message, Stats):
@@ -114,14 +123,22 @@ class Session:
         else:
             self._pool.submit(self._start, message, in_flight)
 
+    def _pool_vectors(self, message: Pool) -> None:
+        call = self._pooling[message.id] = PoolingCall(self._master, message, self._answer_vectors)
+        self._pool.submit(call.run)
+
+    def _answer_vectors(self, vectors: Vectors) -> None:
+        self._pooling.pop(vectors.id, None)
+        self._outgoing.put(vectors)
+
     def _start(self, message: Generate, in_flight: _InFlight) -> None:
         if in_flight.cancelled.is_set():
             self._in_flight.pop(message.id, None)
             return
         try:
-            prepared = prepare(self._master, message)
-            in_flight.prepared = prepared
-            self._master.submit(prepared, partial(self._on_output, message.id))
+            prepared, readers = prepare(self._master, message, self._load_tools)
+            in_flight.prepared, in_flight.readers = prepared, readers
+            self._master.submit(prepared, partial(self._on_output, message.id, readers))
         except XLLMError as error:
             self._refuse(message.id, error.kind, error.message)
         except Exception as error:  # one request fails alone; the session goes on
@@ -138,6 +155,8 @@ class Session:
 
     def _cancel(self, ids: list[int]) -> None:
         for request_id in ids:
+            if (call := self._pooling.get(request_id)) is not None:
+                call.cancel()
             in_flight = self._in_flight.get(request_id)
             if in_flight is None:
                 continue
@@ -145,20 +164,20 @@ class Session:
             if in_flight.prepared is not None:
                 self._master.cancel(in_flight.prepared.request_id)
 
-    def _on_output(self, request_id: int, output: RequestOutput) -> None:
+    def _on_output(self, request_id: int, readers: AnswerReaders | None, output: RequestOutput) -> None:
         """Take news from the master's dispatcher thread."""
         if output.finished:
             self._in_flight.pop(request_id, None)
         # Behind what is queued already: a request's outputs stay in order.
         if len(self._in_flight) < MAX_DIRECT_REQUESTS and self._num_queued == self._num_written:
             outputs = Outputs([], [])
-            _collect(request_id, output, outputs.deltas, outputs.finished)
+            _collect(request_id, output, readers, outputs.deltas, outputs.finished)
             if self._connection.offer(outputs):
                 if self._connection.has_unsent:
                     self._outgoing.put(Outputs([], []))  # has the writer send the rest
                 return
         self._num_queued += 1
-        self._outgoing.put((request_id, output))
+        self._outgoing.put((request_id, output, readers))
 
     def _write(self) -> None:
         is_open = True
@@ -182,7 +201,7 @@ class Session:
 
         for item in items:
             if isinstance(item, tuple):
-                _collect(item[0], item[1], deltas, finished)
+                _collect(*item, deltas, finished)
             elif isinstance(item, Finished):
                 finished.append(item)
             elif item is None:
@@ -210,20 +229,29 @@ def ready_message(master: LLMMaster) -> Ready:
     )
 
 
-def _collect(request_id: int, output: RequestOutput, deltas: list[Delta], finished: list[Finished]) -> None:
-    """Add the wire form of `output`."""
+def _collect(
+    request_id: int,
+    output: RequestOutput,
+    readers: AnswerReaders | None,
+    deltas: list[Delta],
+    finished: list[Finished],
+) -> None:
+    """Add the wire form of `output`; in a chat with tools, of what `readers` make of it."""
     is_aborted = False
     for sequence in output.outputs:
         is_aborted |= sequence.finish_reason is FinishReason.ABORT
+        text, reasoning, calls = (sequence.text, None, None) if readers is None else readers.read(sequence)
         deltas.append(
             Delta(
                 request_id,
                 sequence.index,
-                sequence.text,
+                text,
                 sequence.token_ids,
                 sequence.logprobs,
                 sequence.finish_reason and sequence.finish_reason.value,
                 None if sequence.stop_reason is None else str(sequence.stop_reason),
+                reasoning,
+                calls,
             )
         )
     if not output.finished:

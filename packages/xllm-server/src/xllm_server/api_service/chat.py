@@ -48,7 +48,7 @@ class ChatService(GenerationService[ChatCompletionRequest]):
     def parsing(self, body: ChatCompletionRequest, generation: Generation) -> AnswerParsing:
         """Return what tells reasoning, text and tool calls of the answer to `body` apart."""
         tool_call, reasoning = self._parsers(body.offered_tools())
-        start = _reasoning_start(body, generation.prepared[0].prompt or "")
+        start = reasoning_start(body, generation.prepared[0].prompt or "")
         return AnswerParsing(
             tool_call=None if tool_call is None else partial(tool_call, body.offered_tools()),
             reasoning=None if reasoning is None else partial(reasoning, start),
@@ -83,7 +83,7 @@ def chat_input(body: ChatCompletionRequest) -> ChatInput:
     )
 
 
-def _reasoning_start(body: ChatCompletionRequest, prompt: str) -> ReasoningStart:
+def reasoning_start(body: ChatCompletionRequest, prompt: str) -> ReasoningStart:
     """Return what is known of the answer before its first token."""
     start = continuation_start(body)
     return start if start.is_continuation else replace(start, prompt_end=prompt[-PROMPT_END_CHARACTERS:])
