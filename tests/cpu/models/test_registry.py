@@ -58,11 +58,11 @@ def test_settings_that_a_model_lacks_are_named(llama):
         llama,
         activation="gelu",
         rope_scaling=RopeScaling(kind="spiral"),
-        raw={"quantization_config": {"quant_method": "gptq"}},
+        raw={"quantization_config": {"quant_method": "gptq", "bits": 3}},
     )
     with pytest.raises(UnsupportedModel) as caught:
         select_model(args, ModelConfig(model_impl="python"))
-    for reason in ("activation 'gelu' is not silu", "rope type 'spiral' is unknown", "quantised (gptq)"):
+    for reason in ("activation 'gelu' is not silu", "rope type 'spiral' is unknown", "gptq with 3 bits"):
         assert reason in caught.value.message
 
 

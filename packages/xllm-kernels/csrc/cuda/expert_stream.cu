@@ -14,17 +14,18 @@ constexpr int kReservedBytes = 1024;                                  // the sys
 
 // Measured on an H200 (2026-11-29), us of both products of a layer of 128 experts of 2048 x 768, 8 a token; floor: their bytes at 4.3 TB/s.
 //   tokens   floor   8 rows a pass   16    32    torch's grouped product
-//     1       17.6        27.6                    54      (Narrow, whose blocks leave room for those of the next kernel)
-//    32      241         253          251   253   379
-//    64      274         291          286   286   420
-//   128      281         404          318   359   420
-using Narrow = ExpertShape<1, 1, 1, 8, 256, 6>;        // a few tokens, so few experts: small units, which divide evenly
-using Wide = ExpertShape<2, 1, 1, 8, 256, 4>;          // 8 rows of an expert
-using Wider = ExpertShape<2, 2, 1, 8, 256, 4>;         // 16
-using WiderAlone = ExpertShape<2, 2, 1, 8, 256, 8>;    // one block a multiprocessor, which needs the longer ring
-using Widest = ExpertShape<2, 4, 2, 4, 256, 4>;        // 32
-using WidestAlone = ExpertShape<2, 4, 2, 4, 256, 8>;
-using Small = ExpertShape<2, 1, 1, 2, 64, 8>;          // K no multiple of 256
+//     1       17.6                   26     27    54
+//     8      121         130         135   139   213
+//    32      241         251         251   253   378
+//    64      274         290         286   286   417
+//   128      281         404         318   359   420
+//   256      281         707         453   531   421
+// Tiles of 16 outputs, which divide evenly among the blocks of one token, took 28 us at 1 and 48 at 2 (tiles of 32: 42): boxes of eight
+// rows are too small. A ring of 8 stages where one block has a multiprocessor for itself was slower than 4 (263 at 32 tokens).
+using Wide = ExpertShape<2, 1, 1, 8, 256, 4>;    // 8 rows of an expert
+using Wider = ExpertShape<2, 2, 1, 8, 256, 4>;   // 16
+using Widest = ExpertShape<2, 4, 2, 4, 256, 4>;  // 32
+using Small = ExpertShape<2, 1, 1, 2, 64, 8>;    // K no multiple of 256
 
 int num_multiprocessors() {
   int device = 0, count = 0;
@@ -63,30 +64,19 @@ struct Plan {
   int columns = 0;
 };
 
-template <class Shape, class Alone, bool GATED>
-Run run_of(int n, int k, int resident) {
-  if (!fits_twice<Shape>(k, resident) && fits<Alone>(n, k, resident)) return run<Alone, GATED>;
-  return fits<Shape>(n, k, resident) ? run<Shape, GATED> : nullptr;
-}
-
 // `columns` rows of an expert at a time, or as many below as shared memory takes; no group has more than `most` rows.
 template <bool GATED>
-Plan choose(int n, int k, int columns, int most, bool is_narrow) {
-  if (columns >= 32) {
-    if (const Run run = run_of<Widest, WidestAlone, GATED>(n, k, std::min(32, most))) return {run, 32};
-  }
-  if (columns >= 16) {
-    if (const Run run = run_of<Wider, WiderAlone, GATED>(n, k, std::min(16, most))) return {run, 16};
-  }
+Plan choose(int n, int k, int columns, int most) {
+  if (columns >= 32 && fits<Widest>(n, k, std::min(32, most))) return {run<Widest, GATED>, 32};
+  if (columns >= 16 && fits<Wider>(n, k, std::min(16, most))) return {run<Wider, GATED>, 16};
   const int resident = std::min(8, most);
-  if (is_narrow && fits<Narrow>(n, k, resident)) return {run<Narrow, GATED>, 8};
   if (fits<Wide>(n, k, resident)) return {run<Wide, GATED>, 8};
   return fits<Small>(n, k, resident) ? Plan{run<Small, GATED>, 8} : Plan{};
 }
 
 template <bool GATED>
 void run_chosen(ExpertParameters& parameters, const void* weight, int columns, int num_tokens, void* stream) {
-  const Plan plan = choose<GATED>(parameters.n, parameters.k, columns, num_tokens, num_tokens <= 4);
+  const Plan plan = choose<GATED>(parameters.n, parameters.k, columns, num_tokens);
   parameters.resident = std::min(plan.columns, num_tokens);
   plan.run(parameters, weight, stream);
 }
@@ -96,8 +86,8 @@ void run_chosen(ExpertParameters& parameters, const void* weight, int columns, i
 const char* why_no_run_experts(int64_t num_experts, int64_t hidden, int64_t inner) {
   if (num_experts < 1 || num_experts > kMaxExperts) return "there must be 1 to 256 experts";
   if (hidden < 64 || inner < 64 || hidden > 16384 || inner > 16384) return "the sizes are out of range";
-  if (choose<true>(static_cast<int>(inner), static_cast<int>(hidden), 8, 8, false).run == nullptr ||
-      choose<false>(static_cast<int>(hidden), static_cast<int>(inner), 8, 8, false).run == nullptr)
+  if (choose<true>(static_cast<int>(inner), static_cast<int>(hidden), 8, 8).run == nullptr ||
+      choose<false>(static_cast<int>(hidden), static_cast<int>(inner), 8, 8).run == nullptr)
     return "the hidden and the inner size must be multiples of 64";
   return nullptr;
 }
@@ -106,7 +96,7 @@ void run_experts(const RunExpertsArgs& args, void* stream) {
   if (const char* reason = why_no_run_experts(args.num_experts, args.hidden, args.inner)) throw std::invalid_argument(reason);
   if (args.num_rows < 1 || args.num_rows > kRunExpertsMaxRows) throw std::invalid_argument("run_experts takes 1 to 4096 rows");
   const int64_t rows_of_expert = args.num_rows / args.num_experts;
-  const int columns = args.columns != 0 ? args.columns : args.num_tokens <= 8 ? 8 : rows_of_expert <= 10 ? 16 : 32;
+  const int columns = args.columns != 0 ? args.columns : args.num_tokens <= 8 || rows_of_expert <= 2 ? 8 : rows_of_expert <= 10 ? 16 : 32;
   ExpertParameters parameters{};
   parameters.x = static_cast<const __nv_bfloat16*>(args.x);
   parameters.token_of_row = args.token_of_row;

@@ -17,7 +17,7 @@ from xllm_kernels.cuda.ops import current_stream, silu_and_mul
 NORM_AND_ROUTE_MAX_TOKENS: int = _C_cuda.NORM_AND_ROUTE_MAX_TOKENS
 """Tokens that `norm_and_route` takes at most."""
 RUN_EXPERTS_MAX_ROWS: int = _C_cuda.RUN_EXPERTS_MAX_ROWS
-STREAMED_ROWS_OF_EXPERT = 32
+STREAMED_ROWS_OF_EXPERT = 12
 """Mean rows of an expert up to which its weights' way through memory takes longer than their products."""
 
 

@@ -144,7 +144,7 @@ class GraphOutput:
         self._host_results = host_results
         self._drawing = drawing
         self._num_rows, self._rows = num_rows, rows
-        self._end = torch.cuda.Event()
+        self._end = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._end.record()
         self._output: ForwardOutput | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xllm_framework.model import ModelArgs
 from xllm_runtime.layers.rope_frequencies import KINDS as ROPE_KINDS
+from xllm_runtime.weights.quantisation import explain_quantisation
 
 
 def explain_llama(args: ModelArgs) -> list[str]:
@@ -15,9 +16,7 @@ def explain_llama(args: ModelArgs) -> list[str]:
         reasons.append(f"rope type {args.rope_scaling.kind!r} is unknown")
     if args.partial_rotary_factor != 1.0 or args.head_dim % 2:
         reasons.append("not every number of a head is rotated")
-    if args.raw.get("quantization_config"):
-        method = args.raw["quantization_config"].get("quant_method", "unknown")
-        reasons.append(f"the weights are quantised ({method})")
+    reasons += explain_quantisation(args)
     if args.raw.get("is_causal") is False:
         reasons.append("its tokens attend to later ones")
     return reasons

@@ -38,6 +38,9 @@ def explain_native(args: ModelArgs, config: ModelConfig, files: ModelFiles | Non
     if files is not None and files.kind == "gguf":
         unknown = sorted({tensor.ggml_type for tensor in open_gguf(files.path).tensors.values()} - set(GGUF_TYPES))
         reasons += [f"the file has tensors of type {name}" for name in unknown]
+    if "quantization_config" in args.raw:
+        method = (args.raw["quantization_config"] or {}).get("quant_method", "unknown")
+        reasons.append(f"it does not read weights quantised by {method}")
     return reasons + explain_llama(args)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from xllm_framework.config import LoadConfig
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.weights.bare_layers import full_name
+from xllm_runtime.weights.quantisation import quantisation_of
 
 if TYPE_CHECKING:
     import torch
@@ -22,12 +23,14 @@ def load_weights(
     """Yield (Hugging Face name, CPU tensor) one at a time; nothing is read before the first is asked for.
 
     The tensors are views of mapped files: keeping one keeps its file mapped, and none may be written to. Safetensors
-    come in the dtype that they are stored in, GGUF tensors in `dtype`. Raises `ModelLoadError` naming the file.
+    come in the dtype that they are stored in, GGUF tensors and quantised matrices in `dtype`. Raises `ModelLoadError` naming the file.
     """
     if files.kind == "hf":
+        from xllm_runtime.weights.dequantise import dequantised
         from xllm_runtime.weights.safetensors_file import folder_weights
 
-        for name, tensor in folder_weights(files.path):
+        scheme, weights = quantisation_of(args), folder_weights(files.path)
+        for name, tensor in weights if scheme is None else dequantised(weights, scheme, dtype):
             yield full_name(name, args), tensor
     else:
         from xllm_runtime.weights.gguf_weights import gguf_weights
