@@ -58,6 +58,12 @@ class OutOfBlocks(XLLMError):
     kind = "out_of_blocks"
 
 
+class OutOfMemory(XLLMError):
+    """The device has no memory for what was asked; trying again, or asking for less, can work."""
+
+    kind = "out_of_memory"
+
+
 class QueueFull(XLLMError):
     """Too many requests wait already; trying again later can work. `retry_after_s` says when."""
 

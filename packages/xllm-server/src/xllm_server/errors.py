@@ -97,6 +97,7 @@ _MEANINGS = {
     "queue_full": _Meaning(429, "rate_limit_error", "queue_full"),
     "deadline_exceeded": _Meaning(503, "server_error", "deadline_exceeded"),
     "out_of_blocks": _Meaning(503, "server_error", "out_of_blocks"),
+    "out_of_memory": _Meaning(503, "server_error", "out_of_memory"),
     "shutting_down": _Meaning(503, "server_error", "shutting_down"),
     "engine_dead": _Meaning(503, "server_error", "engine_dead"),
     "unimplemented": _Meaning(501, "server_error", "unimplemented"),

@@ -115,9 +115,10 @@ def _load(config: XLLMConfig) -> LLMMaster:
     imports.join()
     ready = master.ready
     kind = " (the embedded demo model)" if not config.model.model else ""
+    what = "prompts" if master.backend == "dit" else "contexts"
     print(
         f"Serving {master.model_name}{kind} on {ready.device} in {ready.dtype}, {ready.model_impl} implementation, "
-        f"contexts up to {ready.max_model_len} tokens.",
+        f"{what} up to {ready.max_model_len} tokens.",
         flush=True,
     )
     return master
@@ -126,6 +127,8 @@ def _load(config: XLLMConfig) -> LLMMaster:
 def _serve(config: XLLMConfig, master: LLMMaster, listener: socket.socket) -> int:
     from xllm_server.serve import serve
 
+    if master.backend == "dit":
+        return serve(config.service, master, ModelParsers(), listener)
     template = master.chat_template.source if master.chat_template is not None else ""
     parsers = ModelParsers.choose(config.model, master.model_args.model_type, template)
     return serve(config.service, master, parsers, listener)

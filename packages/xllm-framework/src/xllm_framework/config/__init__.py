@@ -3,6 +3,7 @@
 Precedence: explicit command line, then JSON file, then environment (`XLLM_` + field name), then the default here.
 """
 
+from xllm_framework.config.dit import DiTConfig
 from xllm_framework.config.execution import ExecutionConfig
 from xllm_framework.config.kv_cache import KVCacheConfig
 from xllm_framework.config.load import LoadConfig
@@ -15,6 +16,7 @@ from xllm_framework.config.service import ServiceConfig
 from xllm_framework.config.sources import XLLMConfig, load_config
 
 __all__ = [
+    "DiTConfig",
     "ExecutionConfig",
     "KVCacheConfig",
     "LoadConfig",

@@ -51,6 +51,19 @@ RANGES: dict[str, tuple[float, float]] = {
     "each_conversion_threshold": (1, UNLIMITED),
     "total_conversion_threshold": (1, UNLIMITED),
     "rec_worker_max_concurrency": (1, 16),
+    "max_requests_per_batch": (1, 1024),
+    "dit_max_num_steps": (1, 1000),
+    "dit_max_images_per_request": (1, 1024),
+    "dit_generation_image_area_max": (0, UNLIMITED),
+    "dit_max_input_pixels": (1, 2**28),
+    "dit_cache_warmup_steps": (0, 1000),
+    "dit_cache_n_derivatives": (0, 8),
+    "dit_cache_skip_interval_steps": (1, 1000),
+    "dit_cache_residual_diff_threshold": (0, 100),
+    "dit_cache_start_steps": (0, 1000),
+    "dit_cache_end_steps": (0, 1000),
+    "dit_cache_start_blocks": (0, 1000),
+    "dit_cache_end_blocks": (0, 1000),
 }
 """Option name -> (smallest, largest) value; infinity and NaN are never allowed."""
 

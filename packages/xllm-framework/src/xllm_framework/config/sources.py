@@ -12,6 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from xllm_framework.config.dit import DiTConfig
 from xllm_framework.config.execution import ExecutionConfig
 from xllm_framework.config.kv_cache import KVCacheConfig
 from xllm_framework.config.load import LoadConfig
@@ -40,6 +41,7 @@ class XLLMConfig:
     multimodal: MultimodalConfig = field(default_factory=MultimodalConfig)
     service: ServiceConfig = field(default_factory=ServiceConfig)
     rec: RecConfig = field(default_factory=RecConfig)
+    dit: DiTConfig = field(default_factory=DiTConfig)
 
     @classmethod
     def from_flat(cls, values: Mapping[str, Any], source: str = "options") -> XLLMConfig:
@@ -72,6 +74,7 @@ _CATEGORIES: dict[str, Any] = {
     "multimodal": MultimodalConfig,
     "service": ServiceConfig,
     "rec": RecConfig,
+    "dit": DiTConfig,
 }
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xllm_framework.request.image_params import RawImage
+from xllm_framework.request.output import RequestOutput
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -35,28 +36,20 @@ class GeneratedImage:
 
 
 @dataclass(slots=True)
-class ImageOutput:
-    """News of one request, given to its output callback; the last has `finished`.
+class ImageOutput(RequestOutput):
+    """News of a request for images: those that are done since the last output, and how far the others are."""
 
-    `error` is set on the last output of a request that failed; then `error_kind` is the `kind` of the `XLLMError`.
-    """
-
-    request_id: str
     images: list[GeneratedImage] = field(default_factory=list)
-    """Those that are done since the last output."""
     position: int | None = None
     """Requests in front of it in the queue, while it waits."""
     num_steps_done: int = 0
+    """Over all of its images; so is `num_steps`."""
     num_steps: int = 0
-    finished: bool = False
-    is_aborted: bool = False
-    error: str | None = None
-    error_kind: str | None = None
 
-    def extend(self, later: ImageOutput) -> None:
+    def extend(self, delta: RequestOutput) -> None:
         """Add a later output of the same request."""
-        self.images = [*self.images, *later.images]
-        self.position = later.position
-        self.num_steps_done, self.num_steps = later.num_steps_done, later.num_steps
-        self.finished, self.is_aborted = later.finished, later.is_aborted
-        self.error, self.error_kind = later.error, later.error_kind
+        RequestOutput.extend(self, delta)
+        assert isinstance(delta, ImageOutput), "outputs of one request are of one kind"
+        self.images = sorted([*self.images, *delta.images], key=lambda image: image.index)
+        self.position = delta.position
+        self.num_steps_done, self.num_steps = delta.num_steps_done, delta.num_steps

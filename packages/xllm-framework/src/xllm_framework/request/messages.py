@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from xllm_framework.multimodal.prompt_media import PromptMedia
+from xllm_framework.request.image_messages import AddImages, ImageUpdate
 from xllm_framework.request.pooling_params import PoolingParams
 from xllm_framework.request.rec_messages import AddSearch, CatalogueChanged, ChangeCatalogue, FoundPaths
 from xllm_framework.request.sampling_params import SamplingParams
@@ -70,7 +71,18 @@ class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True):
     """End the loop after the step in flight."""
 
 
-ToEngine = AddRequest | AbortRequests | Pause | Resume | StartProfile | StopProfile | Shutdown | AddSearch | ChangeCatalogue
+ToEngine = (
+    AddRequest
+    | AbortRequests
+    | Pause
+    | Resume
+    | StartProfile
+    | StopProfile
+    | Shutdown
+    | AddSearch
+    | ChangeCatalogue
+    | AddImages
+)
 
 
 class WireLogprob(msgspec.Struct, array_like=True, frozen=True):
@@ -190,4 +202,11 @@ class SearchOutputs(msgspec.Struct, tag="search_outputs", array_like=True, froze
     stats: EngineStats
 
 
-FromEngine = StepOutputs | EngineReady | Heartbeat | EngineFailed | SearchOutputs | CatalogueChanged
+class ImageUpdates(msgspec.Struct, tag="image_updates", array_like=True, frozen=True):
+    """What one step brought to requests for images."""
+
+    updates: list[ImageUpdate]
+    stats: EngineStats
+
+
+FromEngine = StepOutputs | EngineReady | Heartbeat | EngineFailed | SearchOutputs | CatalogueChanged | ImageUpdates

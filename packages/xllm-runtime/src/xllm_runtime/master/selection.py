@@ -23,12 +23,14 @@ MASTERS = {
     "llm": "xllm_runtime.master.llm:LLMMaster",
     "vlm": "xllm_runtime.master.vlm:VLMMaster",
     "rec": "xllm_runtime.master.rec:RecMaster",
+    "dit": "xllm_runtime.master.dit:DiTMaster",
 }
 """Backend -> "module:Class"; a master is made by its class method `attach(config, files, client, events)`."""
 ENGINE_SIDES = {
     "llm": "xllm_runtime.master.engine_side:run_engine_side",
     "vlm": "xllm_runtime.master.vlm_engine_side:run_vlm_engine_side",
     "rec": "xllm_runtime.master.rec_engine_side:run_rec_engine_side",
+    "dit": "xllm_runtime.master.dit_engine_side:run_dit_engine_side",
 }
 """Backend -> "module:function" that serves the other end, with the signature of `run_engine_side`."""
 

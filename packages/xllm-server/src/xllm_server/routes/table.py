@@ -10,6 +10,7 @@ from fastapi import APIRouter
 
 from xllm_server.protocol.chat import ChatCompletionRequest
 from xllm_server.protocol.completion import CompletionRequest
+from xllm_server.protocol.images import ImageEditRequest, ImageGenerationRequest, ReferenceImageRequest
 from xllm_server.protocol.messages import CountTokensRequest, MessagesRequest
 from xllm_server.protocol.pooling import EmbeddingRequest, RerankRequest, ScoreRequest
 from xllm_server.protocol.recommendation import CatalogueRequest, ChatRecommendationRequest, RecommendationRequest
@@ -20,6 +21,7 @@ from xllm_server.routes.chat import chat_router
 from xllm_server.routes.completions import completions_router
 from xllm_server.routes.control import PauseRequest, control_router
 from xllm_server.routes.embeddings import embeddings_router
+from xllm_server.routes.images import images_router
 from xllm_server.routes.messages import messages_router
 from xllm_server.routes.models import models_router
 from xllm_server.routes.operations import operations_router
@@ -45,6 +47,7 @@ ALL = frozenset({"llm", "vlm", "dit", "rec"})
 TEXT = frozenset({"llm", "vlm"})
 LLM = frozenset({"llm"})
 REC = frozenset({"rec"})
+DIT = frozenset({"dit"})
 
 ROUTE_GROUPS = (
     RouteGroup(chat_router, (ChatCompletionRequest,), TEXT),
@@ -58,6 +61,7 @@ ROUTE_GROUPS = (
     RouteGroup(tokens_router, (TokenizeRequest, DetokenizeRequest), TEXT),
     RouteGroup(recommendations_router, (RecommendationRequest, ChatRecommendationRequest), REC),
     RouteGroup(catalogue_router, (CatalogueRequest,), REC),
+    RouteGroup(images_router, (ImageGenerationRequest, ImageEditRequest, ReferenceImageRequest), DIT),
     RouteGroup(models_router, (), ALL),
     RouteGroup(operations_router, (), ALL),
     RouteGroup(control_router, (PauseRequest,), ALL),

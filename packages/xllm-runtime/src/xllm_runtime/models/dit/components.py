@@ -54,7 +54,8 @@ def load_model(folder: Path, name: str, class_name: str, dtype: torch.dtype, dev
     if class_name not in MODELS:
         raise UnsupportedModel(f"The {name} of {folder} is a {class_name}, which is not known here.")
     model_class = getattr(importlib.import_module(MODELS[class_name]), class_name)
-    keyword = {"dtype": dtype} if MODELS[class_name] == "transformers" else {"torch_dtype": dtype}
+    is_of_diffusers = MODELS[class_name] == "diffusers"
+    keyword = {"torch_dtype": dtype, "low_cpu_mem_usage": False} if is_of_diffusers else {"dtype": dtype}
     try:
         model = model_class.from_pretrained(folder / name, local_files_only=True, use_safetensors=True, **keyword)
     except Exception as error:  # whatever the libraries raise for a broken folder

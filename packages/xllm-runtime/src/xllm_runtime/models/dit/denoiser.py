@@ -21,12 +21,14 @@ def denoise(pipeline: Pipeline, samples: Sequence[Sample]) -> None:
     """Take every sample, all of one shape and none of them done, one step further."""
     rows = [(sample, row) for sample in samples for row in sample.rows]
     predictions = _predict(pipeline.transformer, rows)
-    place = 0
+    stepped = []
     for sample in samples:
-        own = predictions[place : place + len(sample.rows), : sample.latents.shape[1]].float()
-        place += len(sample.rows)
+        own = predictions[: len(sample.rows), : sample.latents.shape[1]].float()
+        predictions = predictions[len(sample.rows) :]
         prediction = pipeline.guide(own, sample.guidance) if len(sample.rows) == 2 else own
-        sample.latents = sample.schedule.advance(prediction, sample.step, sample.latents)
+        stepped.append(sample.schedule.advance(prediction, sample.step, sample.latents))
+    for sample, latents in zip(samples, stepped, strict=True):
+        sample.latents = latents
         sample.step += 1
 
 

@@ -64,8 +64,9 @@ class QwenImagePipeline:
     def guide(self, predictions: torch.Tensor, scale: float) -> torch.Tensor:
         """See `Pipeline.guide`; each token keeps the length that the prompt's own prediction has."""
         guided = classifier_free(predictions, scale)
-        wanted = torch.linalg.vector_norm(predictions[:1], dim=-1, keepdim=True)
-        return guided * (wanted / torch.linalg.vector_norm(guided, dim=-1, keepdim=True))
+        wanted: torch.Tensor = torch.linalg.vector_norm(predictions[:1], dim=-1, keepdim=True)
+        length: torch.Tensor = torch.linalg.vector_norm(guided, dim=-1, keepdim=True)
+        return guided * (wanted / length)
 
     def latents(self, sample: Sample) -> torch.Tensor:
         """See `Pipeline.latents`."""
