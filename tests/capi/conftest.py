@@ -54,16 +54,18 @@ def sanitized_objects(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def build_sanitized(sanitized_objects: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Link one source with the sanitized library into one program."""
+    """Link sources with the sanitized library into one program."""
     folder = tmp_path_factory.mktemp("sanitized-programs")
 
-    def build_one(source: Path) -> Path:
-        target = folder / f"{source.stem}.o"
-        program = folder / source.stem
+    def build_one(*sources: Path) -> Path:
         include = [f"-I{PACKAGE / 'include'}", f"-I{PACKAGE / 'csrc'}"]
-        check_output(*compiler(source), *SANITIZERS, *include, "-c", source, "-o", target)
+        targets = [folder / f"{source.stem}.o" for source in sources]
+        for source, target in zip(sources, targets, strict=True):
+            standard = ["-std=c++20"] if source.suffix == ".cpp" else []
+            check_output(*compiler(source), *standard, *SANITIZERS, *include, "-c", source, "-o", target)
+        program = folder / sources[0].stem
         cxx = compiler(Path("x.cpp"))[0]
-        check_output(cxx, *SANITIZERS, "-pthread", target, *sanitized_objects, "-ldl", "-lm", "-o", program)
+        check_output(cxx, *SANITIZERS, "-pthread", *targets, *sanitized_objects, "-ldl", "-lm", "-o", program)
         return program
 
     return build_one

@@ -118,7 +118,7 @@ class ObedientMaster:
         return Job(f"request-{next(self._numbers)}", words[1:], limited, params, len(words), words[0])
 
     def prepare_chat(self, chat: SimpleNamespace, params: SamplingParams, **options: object) -> Job:
-        messages = [f"{message['role']}={message['content']}" for message in chat.messages]
+        messages = [f"{message['role']}={message.get('content')}" for message in chat.messages]
         tools = [] if chat.tools is None else [f"tools={len(chat.tools)}"]
         return self.prepare_completion(" ".join(["say", *messages, *tools]), params, **options)
 
