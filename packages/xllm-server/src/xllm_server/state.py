@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from xllm_server.tracing import RequestTracer
 
 
+MEDIA_THREADS = 16
+"""Further threads that prepare requests where these may bring URLs: they mostly wait for other servers."""
+
+
 @dataclass(slots=True)
 class ServerState:
     """One a process; made on the event loop that serves."""
@@ -55,7 +59,7 @@ class ServerState:
             metrics=ServerMetrics(master, admission),
             bridge=OutputBridge(asyncio.get_running_loop()),
             parsers=parsers or ModelParsers(),
-            executor=ThreadPoolExecutor(config.num_request_handling_threads, thread_name_prefix="request"),
+            executor=ThreadPoolExecutor(_num_threads(master, config), thread_name_prefix="request"),
             tracer=tracer,
         )
 
@@ -73,3 +77,7 @@ class ServerState:
         if self.admission.is_draining:
             return "The server is shutting down."
         return self.master.health()
+
+
+def _num_threads(master: Master, config: ServiceConfig) -> int:
+    return config.num_request_handling_threads + (MEDIA_THREADS if master.backend == "vlm" else 0)

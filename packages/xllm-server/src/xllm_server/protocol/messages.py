@@ -129,6 +129,8 @@ def _chat_messages(message: InputMessage, place: str) -> list[dict[str, Any]]:
                 turn.setdefault("tool_calls", []).append(_chat_tool_call(block, at))
             case "thinking" if message.role == "assistant":
                 turn["reasoning_content"] = turn.get("reasoning_content", "") + _string(block, "thinking", at)
+            case "image" if message.role == "user":
+                parts.append(block)  # whether the model sees, and what the source may be, its master knows
             case "redacted_thinking" if message.role == "assistant":
                 pass
             case _:

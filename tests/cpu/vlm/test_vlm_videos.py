@@ -1,0 +1,185 @@
+"""Videos: which frames are taken, what becomes of them, and answers about them, as transformers has it.
+
+transformers' video processors need torchvision. Where it is installed, every number is compared; else with what was recorded
+where it was (`python tests/cpu/vlm/test_vlm_videos.py` records anew): ids, grids, seconds, and the mean of each patch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from support.video_clips import clip, clips, reference_video
+from support.vision_cases import reference
+from xllm_framework.config import LoadConfig, MultimodalConfig
+from xllm_framework.errors import InvalidRequest
+from xllm_framework.model import load_model_args
+from xllm_framework.model.source import resolve_model
+from xllm_framework.request import SamplingParams
+from xllm_framework.tokenizer import Tokenizer, load_tokenizer
+from xllm_runtime.llm import LLM
+from xllm_runtime.master import ChatInput
+from xllm_runtime.models.vlm.patches import patchify
+from xllm_runtime.processors.media_processor import load_media_processor
+from xllm_runtime.processors.normalisations import load_normalisations
+from xllm_runtime.processors.video_file import VideoFile
+from xllm_runtime.worker.media_encoder import MediaEncoder
+
+MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+CLIPS = clips()
+RECORD = Path(__file__).with_name("video_record.json")
+TEXT = "a<|vision_start|><|video_pad|><|vision_end|>b"
+HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
+
+
+@cache
+def loaded(model_type: str) -> tuple[Tokenizer, Any, MediaEncoder]:
+    files = resolve_model(str(reference(model_type).folder), LoadConfig())
+    args = load_model_args(files)
+    tokenizer = load_tokenizer(files)
+    processor = load_media_processor(MultimodalConfig(), files, args, tokenizer)
+    encoder = MediaEncoder(None, load_normalisations(files, args), torch.float32, torch.device("cpu"), 0)  # type: ignore[arg-type]
+    return tokenizer, processor, encoder
+
+
+class Processed:
+    """A clip as our processor has it."""
+
+    def __init__(self, model_type: str, content: bytes) -> None:
+        tokenizer, processor, encoder = loaded(model_type)
+        with VideoFile(content, 10**6, "part") as video:
+            medium = processor.process_video(video, "part")
+        before, after = [tokenizer.encode(text, add_special_tokens=False) for text in TEXT.split("<|video_pad|>")]
+        self.token_ids = [*before, *medium.expansion, *after]
+        self.grid = medium.item.grid
+        self.time_step = medium.time_step
+        settings = processor.video
+        frames = encoder.frames(medium.item)
+        self.patches = patchify(frames, settings.patch_size, settings.temporal_patch_size, settings.merge_size)
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """Return the inputs of transformers' model."""
+        ids = torch.tensor([self.token_ids])
+        video_id = 263
+        inputs = {
+            "input_ids": ids,
+            "mm_token_type_ids": 2 * (ids == video_id).int(),
+            "pixel_values_videos": self.patches,
+            "video_grid_thw": torch.tensor([self.grid]),
+        }
+        return inputs
+
+
+@cache
+def record() -> dict[str, Any]:
+    recorded: dict[str, Any] = json.loads(RECORD.read_text())
+    return recorded
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("name", CLIPS)
+def test_frames_tokens_and_pixels_are_transformers(model_type: str, name: str) -> None:
+    found = Processed(model_type, CLIPS[name])
+    expected = record()[f"{model_type}, {name}"]
+    assert found.token_ids == expected["input_ids"]
+    assert list(found.grid) == expected["grid"]
+    if "seconds" in expected:
+        assert found.time_step == pytest.approx(2 * expected["seconds"])
+    torch.testing.assert_close(found.patches.mean(1), torch.tensor(expected["means"]), atol=0.02, rtol=0)
+
+
+@pytest.mark.skipif(not HAS_TORCHVISION, reason="transformers' video processors need torchvision")
+@pytest.mark.parametrize("model_type", MODELS)
+@pytest.mark.parametrize("name", CLIPS)
+def test_every_pixel_is_transformers(model_type: str, name: str) -> None:
+    expected = reference_video(reference(model_type).folder, CLIPS[name], TEXT)
+    found = Processed(model_type, CLIPS[name])
+    assert found.token_ids == expected["input_ids"][0].tolist()
+    torch.testing.assert_close(found.patches, expected["pixel_values_videos"], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_answers_about_videos_have_transformers_tokens(model_type: str) -> None:
+    ref = reference(model_type)
+    params = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
+    for options in ({}, {"max_num_batched_tokens": 9, "enable_prefix_cache": False}):
+        with LLM(
+            str(ref.folder), dtype="float32", max_model_len=512, threads=1, check_integrity=True, **options
+        ) as llm:
+            for name in ("mp4", "webm"):
+                found = Processed(model_type, CLIPS[name])
+                inputs = found.inputs()
+                if model_type == "qwen2_5_vl":
+                    inputs["second_per_grid_ts"] = torch.tensor([found.time_step / 2])
+                prepared = llm.master.prepare_media_completion(  # type: ignore[attr-defined]
+                    TEXT, [{"type": "video", "video": CLIPS[name]}], params
+                )
+                assert prepared.prompt_token_ids == found.token_ids
+                messages = [{"role": "user", "content": [{"type": "video", "video": CLIPS[name]}]}]
+                output = llm.chat(messages, params)[0]
+                assert output.error is None
+                prompt = llm.master.prepare_chat(ChatInput(messages=messages), params).prompt_token_ids
+                inputs["input_ids"] = torch.tensor([prompt])
+                inputs["mm_token_type_ids"] = 2 * (inputs["input_ids"] == 263).int()
+                assert output.outputs[0].token_ids == ref.greedy(inputs, 32), name
+
+
+def test_broken_and_hostile_files_are_refused() -> None:
+    files = {
+        "empty": b"",
+        "playlist": b"#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n",
+        "concat": b"ffconcat version 1.0\nfile /etc/passwd\n",
+        "picture": b"\x89PNG\r\n\x1a\n",
+        "cut": CLIPS["mp4"][:300],
+        "zeros": CLIPS["mp4"][:40] + bytes(4000),
+    }
+    for name, content in files.items():
+        with pytest.raises(InvalidRequest):
+            Processed("qwen2_vl", content)
+            pytest.fail(name)
+    with pytest.raises(InvalidRequest, match="limit"), VideoFile(clip(2, 5, 640, 480), 1000, "part"):
+        pass
+
+
+def test_fuzzed_clips_are_served_or_refused() -> None:
+    generator = random.Random(1)
+    refused = 0
+    for index in range(60):
+        content = bytearray(CLIPS[("mp4", "avi", "webm")[index % 3]])
+        for _ in range(generator.randint(1, 40)):
+            content[generator.randrange(len(content))] = generator.randrange(256)
+        if index % 4 == 0:
+            content = content[: generator.randrange(len(content))]
+        try:
+            Processed("qwen2_vl", bytes(content))
+        except InvalidRequest:
+            refused += 1
+    assert refused > 5
+
+
+def main() -> None:
+    """Record what transformers makes of the clips."""
+    entries = {}
+    for model_type in MODELS:
+        for name, content in CLIPS.items():
+            found = reference_video(reference(model_type).folder, content, TEXT)
+            entry = {
+                "input_ids": found["input_ids"][0].tolist(),
+                "grid": found["video_grid_thw"][0].tolist(),
+                "means": [round(mean, 4) for mean in found["pixel_values_videos"].mean(1).tolist()],
+            }
+            if "second_per_grid_ts" in found:
+                entry["seconds"] = float(found["second_per_grid_ts"][0])
+            entries[f"{model_type}, {name}"] = entry
+    RECORD.write_text(json.dumps(entries) + "\n")
+
+
+if __name__ == "__main__":
+    main()
