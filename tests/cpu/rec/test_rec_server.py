@@ -79,7 +79,7 @@ def test_msgpack_in_and_out(server: ServerProcess):
     as_json = ask(server, prompt=HISTORIES[0], n=2).json()
     assert [choice["item_ids"] for choice in body["choices"]] == [choice["item_ids"] for choice in as_json["choices"]]
     result = next(tensor for tensor in body["output_tensors"] if tensor["name"] == "rec_result")
-    assert np.frombuffer(result["contents"], "<i8").tolist() == [id for c in body["choices"] for id in c["item_ids"]]
+    assert np.frombuffer(result["contents"], "<i8").tolist() == [item for c in body["choices"] for item in c["item_ids"]]
     assert server.client.post("/v1/completions", content=b"\xc1", headers=headers).status_code == 400
 
 
@@ -122,7 +122,7 @@ def test_the_catalogue_changes_under_load_and_loses_no_request(server: ServerPro
             versions.add(body["catalogue_version"])
             items = catalogues[(body["catalogue_version"] + 1) % 2]
             known = set(items.item_ids.tolist())
-            wrong.extend(id for choice in body["choices"] for id in choice["item_ids"] if id not in known)
+            wrong.extend(item for choice in body["choices"] for item in choice["item_ids"] if item not in known)
 
     threads = [threading.Thread(target=load, args=(worker,)) for worker in range(6)]
     for thread in threads:

@@ -8,10 +8,11 @@ namespace device = kernels::cuda;
 
 namespace {
 
-void expect_like(const DeviceTensor& tensor, const DeviceTensor& like) {
+void expect_like(const DeviceTensor& tensor, const DeviceTensor& like, int64_t num_rows) {
   tensor.expect_scalar(Scalar::bfloat16);
   tensor.expect_dims(3);
-  for (int dim = 0; dim < 3; ++dim) tensor.expect_size(dim, like.size(dim), "as query has");
+  tensor.expect_size(0, num_rows, "the rows of query, times num_splits");
+  for (int dim = 1; dim < 3; ++dim) tensor.expect_size(dim, like.size(dim), "as query has");
   tensor.expect_dense_from(0);
 }
 
@@ -27,8 +28,8 @@ void expect_beam_cache(const DeviceTensor& cache, const DeviceTensor& key) {
 }  // namespace
 
 void beam_join(Handle query_object, Handle key_object, Handle value_object, Handle attended_object, Handle lse_object,
-               Handle beam_key_object, Handle beam_value_object, Handle ancestors_object, double scale, Handle out_object,
-               uintptr_t stream) {
+               Handle beam_key_object, Handle beam_value_object, Handle ancestors_object, double scale, int64_t num_splits,
+               int64_t rows_per_search, Handle out_object, uintptr_t stream) {
   const DeviceTensor query(query_object, "query"), key(key_object, "key"), value(value_object, "value"),
       attended(attended_object, "attended"), lse(lse_object, "lse"), beam_key(beam_key_object, "beam_key"),
       beam_value(beam_value_object, "beam_value"), ancestors(ancestors_object, "ancestors"), out(out_object, "out");
@@ -38,12 +39,14 @@ void beam_join(Handle query_object, Handle key_object, Handle value_object, Hand
   key.expect_size(0, query.size(0), "the rows of query");
   key.expect_size(2, query.size(2), "the head size of query");
   for (int dim = 0; dim < 3; ++dim) value.expect_size(dim, key.size(dim), "as key has");
-  expect_like(attended, query);
-  expect_like(out, query);
+  if (num_splits < 1 || rows_per_search < 1 || (num_splits > 1 && query.size(0) % rows_per_search != 0))
+    fail("query must have rows_per_search rows for each search");
+  expect_like(attended, query, query.size(0) * num_splits);
+  expect_like(out, query, query.size(0));
   lse.expect_scalar(Scalar::float32);
   lse.expect_dims(2);
   lse.expect_size(0, query.size(1), "the heads of query");
-  lse.expect_size(1, query.size(0), "the rows of query");
+  lse.expect_size(1, query.size(0) * num_splits, "the rows of attended");
   lse.expect_dense_from(0);
   expect_beam_cache(beam_key, key);
   expect_beam_cache(beam_value, key);
@@ -68,6 +71,8 @@ void beam_join(Handle query_object, Handle key_object, Handle value_object, Hand
                      .num_kv_heads = key.size(1),
                      .head_dim = query.size(2),
                      .num_rounds = ancestors.size(1),
+                     .num_splits = num_splits,
+                     .rows_per_search = rows_per_search,
                      .query_row_stride = query.row_stride(row_size),
                      .key_row_stride = key.row_stride(key_size),
                      .value_row_stride = value.row_stride(key_size),

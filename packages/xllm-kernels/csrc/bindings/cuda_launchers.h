@@ -34,7 +34,7 @@ void run_experts(Handle x, Handle gate_up, Handle down, Handle token_of_row, Han
 void combine_experts(Handle y, Handle weights, Handle row_of_pair, Handle residual, Handle norm_weight, double eps, Handle out,
                      uintptr_t stream);
 void beam_join(Handle query, Handle key, Handle value, Handle attended, Handle lse, Handle beam_key, Handle beam_value,
-               Handle ancestors, double scale, Handle out, uintptr_t stream);
+               Handle ancestors, double scale, int64_t num_splits, int64_t rows_per_search, Handle out, uintptr_t stream);
 void sample(Handle logits, Handle best_ids, Handle best, Handle temperature, Handle top_p, Handle min_p, Handle top_k, Handle seed,
             Handle step, Handle token_ids, Handle logprobs, uintptr_t stream);
 void replace_placeholders(Handle token_ids, Handle previous, uintptr_t stream);

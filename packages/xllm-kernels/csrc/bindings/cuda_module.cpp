@@ -37,7 +37,7 @@ NB_MODULE(_C_cuda, m) {
   m.def("combine_experts", &bindings::combine_experts, "y"_a, "weights"_a, "row_of_pair"_a, "residual"_a, "norm_weight"_a.none(), "eps"_a,
         "out"_a, "stream"_a);
   m.def("beam_join", &bindings::beam_join, "query"_a, "key"_a, "value"_a, "attended"_a, "lse"_a, "beam_key"_a, "beam_value"_a,
-        "ancestors"_a, "scale"_a, "out"_a, "stream"_a);
+        "ancestors"_a, "scale"_a, "num_splits"_a, "rows_per_search"_a, "out"_a, "stream"_a);
   m.def("why_no_beam_join", &kernels::why_no_beam_join, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a);
   m.def("sample", &bindings::sample, "logits"_a, "best_ids"_a, "best"_a, "temperature"_a, "top_p"_a, "min_p"_a, "top_k"_a, "seed"_a,
         "step"_a, "token_ids"_a, "logprobs"_a.none(), "stream"_a);

@@ -58,8 +58,22 @@ __global__ void beam_join_kernel(const __grid_constant__ BeamJoinArgs args) {
   const int64_t row = item / args.num_heads, head = item % args.num_heads;
   const int64_t group = args.num_heads / args.num_kv_heads, kv_head = head / group;
   const Lane<N> query = load_lane<N>(args.query, row * args.query_row_stride + head * kHeadDim, lane);
-  Lane<N> sums = load_lane<N>(args.attended, item * kHeadDim, lane);
-  float maximum = args.lse[head * args.num_rows + row], denominator = 1.0f;
+  Lane<N> sums = {};
+  float maximum = -INFINITY, denominator = 0.0f;
+  for (int64_t split = 0; split < args.num_splits; ++split) {
+    const int64_t part_row = args.num_splits == 1 ? row
+                                                  : (row / args.rows_per_search * args.num_splits + split) * args.rows_per_search +
+                                                        row % args.rows_per_search;
+    const float lse = args.lse[head * args.num_rows * args.num_splits + part_row];
+    if (!(lse < INFINITY)) continue;
+    const Lane<N> part = load_lane<N>(args.attended, (part_row * args.num_heads + head) * kHeadDim, lane);
+    const float highest = fmaxf(maximum, lse);
+    const float keep = __expf(maximum - highest), take = __expf(lse - highest);
+    maximum = highest;
+    denominator = denominator * keep + take;
+#pragma unroll
+    for (int i = 0; i < N; ++i) sums.values[i] = sums.values[i] * keep + part.values[i] * take;
+  }
   const int64_t last = args.num_rounds - 1;
   for (int64_t round = 0; round <= last; ++round) {
     Lane<N> key, value;

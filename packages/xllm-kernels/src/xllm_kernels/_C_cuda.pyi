@@ -135,6 +135,8 @@ def beam_join(
     beam_value: Tensor,
     ancestors: Tensor,
     scale: float,
+    num_splits: int,
+    rows_per_search: int,
     out: Tensor,
     stream: int,
 ) -> None: ...

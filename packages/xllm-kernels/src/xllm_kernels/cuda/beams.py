@@ -18,15 +18,34 @@ def beam_join(
     beam_value: torch.Tensor,
     ancestors: torch.Tensor,
     scale: float,
+    *,
+    num_splits: int = 1,
+    rows_per_search: int = 1,
 ) -> torch.Tensor:
     """Join each beam's own keys to what attention over its prompt left: [W, Hq, D] bfloat16, a new tensor.
 
-    query: [W, Hq, D]; key, value: [W, Hk, D] of the newest tokens; attended: [W, Hq, D], contiguous, and lse: float32
-    [Hq, W], the logarithms of its softmax denominators; beam_key, beam_value: [R, N, Hk, D] with the rounds before, of which
-    row ancestors[r, t] (int32 [W, T]) belongs to beam r; the newest go into row r of round T - 1. D is 64 or 128.
+    query: [W, Hq, D]; key, value: [W, Hk, D] of the newest tokens; attended: [W * S, Hq, D], contiguous, and lse: float32
+    [Hq, W * S], the logarithms of its softmax denominators, infinite where there were no keys: of S = `num_splits` parts of
+    each prompt, for each search, part after part, its `rows_per_search` rows; beam_key, beam_value: [R, N, Hk, D] with the
+    rounds before, of which row ancestors[r, t] (int32 [W, T]) belongs to beam r; the newest go into row r of round T - 1.
+    D is 64 or 128.
     """
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    _C_cuda.beam_join(query, key, value, attended, lse, beam_key, beam_value, ancestors, scale, out, current_stream())
+    _C_cuda.beam_join(
+        query,
+        key,
+        value,
+        attended,
+        lse,
+        beam_key,
+        beam_value,
+        ancestors,
+        scale,
+        num_splits,
+        rows_per_search,
+        out,
+        current_stream(),
+    )
     return out
 
 

@@ -93,8 +93,12 @@ def _best(totals: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]
     ordered = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).long()
     place = torch.arange(totals.shape[1], device=totals.device)
     keys = (ordered << 32) | (_LOW - place)
-    if totals.shape[1] < count:
-        keys = torch.nn.functional.pad(keys, (0, count - totals.shape[1]), value=torch.iinfo(torch.int64).min)
-        totals = torch.nn.functional.pad(totals, (0, count - totals.shape[1]), value=NO_PATH)
-    places = (_LOW - (keys.topk(count, dim=-1).values & _LOW)).clamp(max=totals.shape[1] - 1)
-    return places, totals.gather(1, places)
+    missing = max(count - totals.shape[1], 0)
+    if missing:
+        keys = torch.nn.functional.pad(keys, (0, missing), value=torch.iinfo(torch.int64).min)
+    best = keys.topk(count, dim=-1).values
+    places = (_LOW - (best & _LOW)).clamp(max=totals.shape[1] - 1)
+    values = totals.gather(1, places)
+    if missing:
+        values = values.masked_fill(best == torch.iinfo(torch.int64).min, NO_PATH)
+    return places, values

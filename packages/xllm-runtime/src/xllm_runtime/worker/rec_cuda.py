@@ -26,6 +26,11 @@ from xllm_runtime.worker.rec import Searcher, prompt_slots
 
 MAX_GRAPHS = 16
 """Of one pipeline; the oldest goes first."""
+BEAMS_PER_TILE = 128
+"""Queries of one head that a block of FlashAttention takes."""
+WANTED_TILES = 264
+"""Two for each multiprocessor of an H200."""
+MIN_KEYS_PER_PART = 256
 
 logger = logging.getLogger(__name__)
 HiddenOf = Callable[[list[ForwardInput]], torch.Tensor]
@@ -41,6 +46,8 @@ class RoundsKey(NamedTuple):
     num_prompt_tokens: int
     """Of all prompts together."""
     max_prompt_len: int
+    num_splits: int
+    """Parts of each prompt that are attended at once."""
 
 
 class CUDASearcher:
@@ -68,7 +75,7 @@ class CUDASearcher:
                 return self._drawing.search(batch)
             self._use(batch.paths)
             hidden = self._hidden_of(batch.prefills)
-            key = rounds_key(batch)
+            key = rounds_key(batch, self._model.args.num_heads)
             rounds = self._captured.pop(key, None)
             if rounds is None:
                 rounds = CapturedRounds(key, self._model, self._levels, hidden.shape[1], self._device)
@@ -100,17 +107,15 @@ def device_paths(paths: ValidPaths, device: torch.device) -> list[DevicePaths]:
     ]
 
 
-def rounds_key(batch: SearchBatch) -> RoundsKey:
+def rounds_key(batch: SearchBatch, num_heads: int) -> RoundsKey:
     """Return the sizes that serve `batch`: searches in powers of two, tokens in steps of an eighth of theirs."""
     num_searches = 1 << (batch.num_requests - 1).bit_length()
     padding = num_searches - batch.num_requests
-    return RoundsKey(
-        num_searches,
-        int(batch.widths.max()),
-        batch.num_rounds,
-        _rounded(int(batch.prompt_lens.sum()) + padding),
-        _rounded(int(batch.prompt_lens.max())),
-    )
+    num_beams, longest = int(batch.widths.max()), _rounded(int(batch.prompt_lens.max()))
+    tiles = num_searches * num_heads * -(-num_beams // BEAMS_PER_TILE)
+    num_splits = max(1, min(-(-WANTED_TILES // tiles), longest // MIN_KEYS_PER_PART))
+    num_tokens = _rounded(int(batch.prompt_lens.sum()) + padding)
+    return RoundsKey(num_searches, num_beams, batch.num_rounds, num_tokens, longest, num_splits)
 
 
 def _rounded(count: int) -> int:
@@ -149,7 +154,7 @@ class CapturedRounds:
         self._model = model
         self._levels = levels
         self._device = device
-        num_searches, num_beams, num_rounds, num_prompt_tokens, _ = key
+        num_searches, num_beams, num_rounds, num_prompt_tokens, *_ = key
 
         def zeros(*shape: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
@@ -158,7 +163,7 @@ class CapturedRounds:
         self._input = RoundsInput(
             zeros(num_searches, hidden_size, dtype=dtype),
             zeros(num_prompt_tokens, dtype=torch.int64),
-            zeros(num_searches + 1, dtype=torch.int32),
+            zeros(num_searches * key.num_splits + 1, dtype=torch.int32),
             zeros(num_searches, dtype=torch.int64),
             zeros(num_searches, dtype=torch.int64),
         )
@@ -183,7 +188,8 @@ class CapturedRounds:
         known = prompt_slots(batch, block_size)
         slots = np.zeros(key.num_prompt_tokens, np.int64)
         slots[: len(known)] = known
-        start = np.concatenate([[0], np.cumsum(lens)])
+        bounds = lens[:, None] * np.arange(key.num_splits) // key.num_splits + (np.cumsum(lens) - lens)[:, None]
+        start = np.append(bounds.flatten(), lens.sum())
         widths = np.ones(key.num_searches, np.int64)
         widths[:num_requests] = batch.widths
         target.hidden[:num_requests].copy_(hidden)
@@ -227,7 +233,7 @@ class CapturedRounds:
         target.copy_(torch.from_numpy(array))
 
     def _compute(self) -> RoundsOutput:
-        num_searches, num_beams, num_rounds, _, _ = self._key
+        num_searches, num_beams, num_rounds, *_ = self._key
         zeros = torch.zeros((num_searches, 1), device=self._device)
         beams = self._select(0, self._input.hidden, zeros, torch.zeros_like(zeros, dtype=torch.int64))
         token_ids, logprobs = beams.token_ids[..., None], beams.logprobs[..., None]
@@ -250,7 +256,7 @@ class CapturedRounds:
 
     def _step(self, token_ids: torch.Tensor, round_index: int, ancestors: torch.Tensor) -> torch.Tensor:
         """Compute the newest token of every beam: hidden states [R * W, hidden]."""
-        num_searches, num_beams, *_ = self._key
+        num_beams = self._key.num_beams
         metadata = BeamMetadata(
             slot_mapping=self._input.prompt_slots[:0],
             block_tables=self._query_start[:0],
@@ -262,10 +268,11 @@ class CapturedRounds:
             beam_kv=self._beam_kv,
             prompt_slots=self._input.prompt_slots,
             prompt_start=self._input.prompt_start,
-            max_prompt_len=self._key.max_prompt_len,
+            max_prompt_len=-(-self._key.max_prompt_len // self._key.num_splits),
             max_beams=num_beams,
+            num_splits=self._key.num_splits,
         )
-        positions = (self._input.prompt_lens + round_index)[:, None].expand(num_searches, num_beams).flatten()
+        positions = (self._input.prompt_lens + round_index)[:, None].repeat(1, num_beams).flatten()
         return self._model.forward(token_ids.flatten(), positions, metadata)
 
     def _capture(self) -> None:
