@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from xllm_capi.engine import read_options, serve_host
 from xllm_capi.generation import prepare, sampling_params
 from xllm_capi.listener import Listener
 from xllm_capi.messages import Cancel, Failed, Generate, Outputs, Ready, Shutdown, Start, Stats, StatsReply, ToHost
+from xllm_capi.tool_chats import load_tool_chats
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import InvalidConfig, InvalidRequest, XLLMError
 
@@ -227,10 +229,15 @@ def test_any_sampling_json_is_an_answer_or_an_invalid_request(text: str) -> None
 def test_any_chat_json_is_an_answer_or_an_invalid_request(text: str, tools: str | None) -> None:
     master: Any = CHAT_MASTER
     with contextlib.suppress(InvalidRequest):
-        prepare(master, generate(1, messages_json=text, tools_json=tools))
+        prepare(master, generate(1, messages_json=text, tools_json=tools), load_chat_tools)
 
 
 CHAT_MASTER = ObedientMaster(XLLMConfig())
+
+
+@cache
+def load_chat_tools() -> Any:
+    return load_tool_chats(CHAT_MASTER)  # type: ignore[arg-type]
 
 
 @settings(deadline=None, max_examples=200)
