@@ -124,10 +124,17 @@ def test_b11_each_choice_ends_exactly_once(server: ServerProcess) -> None:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_b13_best_of_other_than_n_is_refused(server: ServerProcess, is_streamed: bool) -> None:
-    answer = server.complete(script("ok"), best_of=2, n=1, stream=is_streamed)
-    assert answer.status_code == 400
-    assert answer.json()["error"]["param"] == "best_of"
+def test_b13_best_of_other_than_n_is_a_stream_where_one_is_asked_for(server: ServerProcess, is_streamed: bool) -> None:
+    if is_streamed:
+        events = server.completion_events(script("ok"), best_of=2, n=1)
+        assert "".join(event["choices"][0]["text"] for event in events[:-1]) == "ok"
+        assert events[-1] == "[DONE]"
+    else:
+        [choice] = server.complete(script("ok"), best_of=2, n=1).json()["choices"]
+        assert choice["text"] == "ok"
+    refused = server.complete(script("ok"), best_of=1, n=2, stream=is_streamed)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "best_of"
 
 
 def test_b14_an_error_in_a_stream_is_one_event_and_the_end(server: ServerProcess) -> None:

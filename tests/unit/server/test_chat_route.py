@@ -179,7 +179,7 @@ def test_messages_reach_the_template_as_they_are() -> None:
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 999}, "top_logprobs"),
         ({"logprobs": 1}, "logprobs"),
-        ({"best_of": 2}, "best_of"),
+        ({"best_of": 0}, "best_of"),
         ({"timeout": 0}, "timeout"),
         ({"request_id": "x" * 257}, "request_id"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "add_generation_prompt"),

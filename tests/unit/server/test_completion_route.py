@@ -95,7 +95,12 @@ def test_tokens_are_echoed_as_text() -> None:
     ("fields", "param"),
     [
         ({"suffix": "x"}, "suffix"),
-        ({"best_of": 3, "n": 2}, "best_of"),
+        ({"best_of": 2, "n": 3}, "best_of"),
+        ({"beam_width": 2, "n": 3}, "n"),
+        ({"beam_width": 513}, "beam_width"),
+        ({"beam_width": 2, "stop": "x"}, "stop"),
+        ({"length_penalty": 1.0}, "length_penalty"),
+        ({"prompt": ["a"] * 100, "best_of": 100}, "n"),
         ({"logprobs": -1}, "logprobs"),
         ({"logprobs": True}, "logprobs"),
         ({"echo": "yes"}, "echo"),

@@ -17,7 +17,7 @@ DEFAULT_MAX_TOKENS = 16
 """OpenAI's default for completions."""
 MAX_PROMPTS = 512
 MAX_CHOICES = 2048
-"""Prompts times n of one request."""
+"""Prompts times n, best_of or beams of one request."""
 
 
 class CompletionRequest(GenerationRequest, kw_only=True):
@@ -39,7 +39,7 @@ class CompletionRequest(GenerationRequest, kw_only=True):
             InvalidRequest: `param` names the field.
         """
         self.check_generation()
-        choices = len(self.prompts()) * (self.n or 1)
+        choices = len(self.prompts()) * max(self.n or 1, self.best_of or 1, self.num_beams)
         if choices > MAX_CHOICES:
             raise InvalidRequest(f"Prompts times n is {choices}, but at most {MAX_CHOICES} are taken.", "n")
 

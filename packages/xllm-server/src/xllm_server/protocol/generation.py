@@ -36,7 +36,13 @@ class GenerationRequest(StructuredOutputFields, kw_only=True):
     min_p: float | None = None
     n: Int64 | None = None
     best_of: Int64 | None = None
-    """Only accepted when equal to n."""
+    """Generate so many choices and answer the n best of them; they all come at the end, also in a stream."""
+    beam_width: Int32 | None = None
+    """Above 1, search for the most probable answers; the n best come at the end, best first."""
+    use_beam_search: bool | None = None
+    """The same with as many beams as choices, where `beam_width` is left out."""
+    length_penalty: float | None = None
+    """In a beam search, rank answers by log-probability / tokens ** length_penalty; 0 when left out."""
     seed: Int64 | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
@@ -53,6 +59,13 @@ class GenerationRequest(StructuredOutputFields, kw_only=True):
         """Whether a streamed answer ends with a usage chunk."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    @property
+    def num_beams(self) -> int:
+        """The width of the beam search; 1 for none."""
+        if self.beam_width is not None:
+            return self.beam_width
+        return (self.n or 1) if self.use_beam_search else 1
+
     def check_generation(self) -> None:
         """Check what types cannot say and `SamplingParams` does not know.
 
@@ -60,8 +73,8 @@ class GenerationRequest(StructuredOutputFields, kw_only=True):
             InvalidRequest: `param` names the field.
         """
         self.check_engine_fields()
-        if self.best_of is not None and self.best_of != (self.n if self.n is not None else 1):
-            raise InvalidRequest("best_of is only supported when it equals n.", "best_of")
+        if self.length_penalty is not None and self.num_beams == 1:
+            raise InvalidRequest("length_penalty belongs to a beam search: send beam_width.", "length_penalty")
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("stream_options is only allowed with stream: true.", "stream_options")
         if self.stop_token_ids is not None and len(self.stop_token_ids) > MAX_STOP_TOKEN_IDS:
@@ -76,6 +89,10 @@ class GenerationRequest(StructuredOutputFields, kw_only=True):
             InvalidRequest: a value is out of range; `param` names the field.
         """
         given = {name: value for name in _SAMPLING_FIELDS if (value := getattr(self, name)) is not None}
+        if self.best_of is not None and self.best_of != (self.n or 1):
+            given["best_of"] = self.best_of
+        if self.num_beams != 1:
+            given["beam_width"] = self.num_beams
         if self.stop is not None:
             given["stop"] = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
         if self.stop_token_ids is not None:
@@ -100,6 +117,7 @@ _SAMPLING_FIELDS = (
     "presence_penalty",
     "frequency_penalty",
     "repetition_penalty",
+    "length_penalty",
     "logit_bias",
     "include_stop_str_in_output",
     "ignore_eos",

@@ -97,8 +97,8 @@ def to_json_text(value: Any) -> str:
 def to_json(text: str, types: frozenset[str]) -> str:
     """Return a parameter's text as JSON of one of `types`.
 
-    Text that is JSON, numbers too large for a float included, stays as it is, unless the parameter may be a string and the JSON is of none of the other types.
-    What is no JSON becomes a string.
+    Text that is JSON, numbers too large for a float included, stays as it is, unless the parameter may be a string and the
+    JSON is of none of the other types. What is no JSON becomes a string.
     """
     candidate = text.strip()
     candidate = _WORDS.get(candidate, candidate)
