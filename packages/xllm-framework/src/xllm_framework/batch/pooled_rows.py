@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,8 @@ import numpy.typing as npt
 from xllm_framework.batch.batch import ScheduledSequence
 
 
-class PooledRows(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PooledRows:
     """Rows [first, end) of a step's hidden states, wanted by the scheduled sequence `index`.
 
     Its entry in `ForwardOutput.pooled` is their sum [hidden], or, where there are `logit_ids`, the head's outputs of

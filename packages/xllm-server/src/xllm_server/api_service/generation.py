@@ -75,9 +75,7 @@ class Generation:
             return
         for index, prepared in enumerate(self.prepared):
             self._totals[index] = _PromptTotals()
-            await self._submit(prepared, self._callback(index, is_streamed=is_streamed))
-            if self._queue.is_closed:
-                self._state.master.cancel(prepared.request_id)
+            if not await self._submit(prepared, self._callback(index, is_streamed=is_streamed)):
                 return
             self._running[index] = prepared.request_id
             self._state.metrics.request_started()
@@ -139,19 +137,21 @@ class Generation:
             self._watcher.cancel()
         self._state.admission.leave()
 
-    async def _submit(self, prepared: PreparedRequest, on_output: Callable[[RequestOutput], None]) -> None:
-        """Submit one prompt; where the queue is full of those before it, wait for room.
+    async def _submit(self, prepared: PreparedRequest, on_output: Callable[[RequestOutput], None]) -> bool:
+        """Submit one prompt; where the queue is full of those before it, wait for room. False when the client has left.
 
         Raises:
             QueueFull: it is full, and none of ours runs.
         """
         while not self._queue.is_closed:
             try:
-                return self._state.master.submit(prepared, on_output)
+                self._state.master.submit(prepared, on_output)
+                return True
             except QueueFull:
                 if not self._running:
                     raise
             await asyncio.sleep(RETRY_S)
+        return False
 
     def _callback(self, index: int, *, is_streamed: bool) -> Callable[[RequestOutput], None]:
         bridge, queue = self._state.bridge, self._queue
