@@ -1,7 +1,7 @@
 """From the engine side's step outputs to callbacks: text, stop strings, timings, each request's end.
 
-One thread does all of it, in the order in which the steps ran; a callback that raises is logged and changes nothing. Knows
-nothing of how the messages travel, or of JSON.
+One thread at a time does all of it, in the order in which the steps ran; a callback that raises is logged and changes
+nothing. Knows nothing of how the messages travel, or of JSON.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ class _InFlight:
 
 
 class RequestOutputDispatcher:
-    """Owns the requests in flight, and the thread that calls their callbacks.
+    """Owns the requests in flight, and a thread that calls their callbacks, except during `take`.
 
     Args:
-        events: where the engine side's messages arrive, in order.
+        events: where the engine side's messages arrive, in order, unless `take` gets them.
         abort: tells the engine side to stop requests or single sequences; must not block.
         on_failure: called on the dispatcher's thread, once, after every request in flight got its error.
         clock: monotonic seconds.
@@ -152,6 +152,10 @@ class RequestOutputDispatcher:
         self._in_flight: dict[str, _InFlight] = {}
         self._lock = threading.Condition()
         """Guards additions against `failure`; notified when the last request in flight has ended."""
+        self._turn = threading.Lock()
+        """Held while an event is handled."""
+        self._turn_of = 0
+        """The thread that holds it, or 0."""
         self._thread = threading.Thread(target=self._run, name="xllm-dispatcher", daemon=True)
         self.failure: EngineFailed | None = None
         """Why nothing more will come, once that is so."""
@@ -168,6 +172,17 @@ class RequestOutputDispatcher:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def take(self, event: FromEngine | _Cancelled) -> None:
+        """Handle a message of the engine side on the calling thread, which must be the only one that brings any."""
+        with self._turn:
+            self._turn_of = threading.get_ident()
+            try:
+                self._handle(event)
+            except Exception:  # the thread serves everybody: a fault of ours must not end it
+                logger.exception("Dispatching an output failed.")
+            finally:
+                self._turn_of = 0
 
     def add(self, prepared: PreparedRequest, on_output: OnOutput) -> None:
         """Register a request before it is sent.
@@ -206,7 +221,7 @@ class RequestOutputDispatcher:
     def close(self) -> None:
         """End the thread after what is queued; whatever slipped in meanwhile ends with `FinishReason.ABORT`."""
         self._events.put(None)
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+        if self._thread.is_alive() and threading.get_ident() not in (self._thread.ident, self._turn_of):
             self._thread.join()
         with self._lock:
             self.failure = self.failure or EngineFailed("The engine is closed.", ShuttingDown.kind)
@@ -216,10 +231,7 @@ class RequestOutputDispatcher:
 
     def _run(self) -> None:
         while (event := self._events.get()) is not None:
-            try:
-                self._handle(event)
-            except Exception:  # the thread serves everybody: a fault of ours must not end it
-                logger.exception("Dispatching an output failed.")
+            self.take(event)
 
     def _handle(self, event: FromEngine | _Cancelled) -> None:
         if isinstance(event, StepOutputs):

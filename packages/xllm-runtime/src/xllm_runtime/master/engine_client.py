@@ -26,6 +26,9 @@ class EngineClient(Protocol):
     def send(self, message: ToEngine) -> None:
         """Queue a message; never blocks. Lost once the engine side has ended."""
 
+    def redirect(self, on_message: OnMessage) -> None:
+        """Say that `on_message` may be called in place of the first one, wherever that saves a thread's turn."""
+
     def close(self, timeout_s: float) -> None:
         """End the engine side after the step in flight, or after `timeout_s` by force where that is possible."""
 

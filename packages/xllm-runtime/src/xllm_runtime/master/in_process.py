@@ -32,6 +32,9 @@ class InProcessClient:
         """Put a message into the loop's inbox."""
         self._inbox.put(message)
 
+    def redirect(self, on_message: OnMessage) -> None:
+        """Change nothing: messages come on the thread that computes steps, which is not to do the front side's work."""
+
     def close(self, timeout_s: float) -> None:
         """End the thread; one that does not end within `timeout_s` is left behind."""
         self._files.put(None)

@@ -73,6 +73,7 @@ class LLMMaster:
         self._client = client
         self._dispatcher = RequestOutputDispatcher(events, tokenizer, self._abort, self._on_failure)
         self._dispatcher.start()
+        client.redirect(self._dispatcher.take)
         self._factory = RequestFactory(
             tokenizer,
             chat_template,

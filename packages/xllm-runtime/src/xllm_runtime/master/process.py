@@ -68,6 +68,10 @@ class ProcessClient:
         """Queue a message for the sending thread."""
         self._outbox.put(message)
 
+    def redirect(self, on_message: OnMessage) -> None:
+        """Call `on_message` from now on, on the receiving thread, which has nothing else to do."""
+        self._on_message = on_message
+
     def close(self, timeout_s: float) -> None:
         """Let the process end after its step, or kill it after `timeout_s`; then wait for it."""
         self._is_closing = True
@@ -82,7 +86,8 @@ class ProcessClient:
             self._process.kill()
             self._process.wait()
         for thread in self._threads:
-            thread.join()
+            if thread is not threading.current_thread():  # which a callback may be on
+                thread.join()
         self._connection.close()
 
     def _hand_over(self, content: Handover | ModelFiles) -> None:
