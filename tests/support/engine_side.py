@@ -6,7 +6,7 @@ import queue
 from typing import Any
 
 from xllm_framework.config import SchedulerConfig
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import BlockArchive, BlockManager, HashPrefixCache
 from xllm_framework.request import SamplingParams, StoppingChecker
 from xllm_framework.request.messages import (
     AbortRequests,
@@ -15,12 +15,15 @@ from xllm_framework.request.messages import (
     StepOutputs,
     WireLogprob,
 )
+from xllm_runtime.master.archive_fetcher import ArchiveFetcher
 from xllm_runtime.master.constrained_requests import Compiler, LoopMessage
 from xllm_runtime.master.loop import EngineLoop
 from xllm_runtime.master.steps_in_flight import OverlappedEngine
 from xllm_scheduler import Scheduler
 
 BLOCK_SIZE = 16
+PREFIX_SECRET = bytes(32)
+"""One for all, so that what one side kept in an archive is found by the next."""
 GREEDY = SamplingParams(temperature=0.0)
 
 
@@ -39,15 +42,29 @@ class EngineSide:
         max_model_len: int = 2048,
         eos_token_ids: tuple[int, ...] = (),
         enable_prefix_cache: bool = True,
+        num_host_blocks: int = 0,
+        can_copy_blocks: bool = False,
+        archive: BlockArchive | None = None,
         compiler: Compiler | None = None,
         **options: Any,
     ) -> None:
         self.engine = engine
-        self.blocks = BlockManager(num_blocks + 1, BLOCK_SIZE, enable_prefix_cache=enable_prefix_cache)
+        self.blocks = BlockManager(
+            num_blocks + 1,
+            BLOCK_SIZE,
+            enable_prefix_cache=enable_prefix_cache,
+            prefix_cache=HashPrefixCache(BLOCK_SIZE, PREFIX_SECRET),
+            num_host_blocks=num_host_blocks,
+            archive=archive,
+        )
+        self.blocks.can_copy_blocks = can_copy_blocks
         config = SchedulerConfig(**options)
         self.scheduler = Scheduler(config, self.blocks, StoppingChecker(eos_token_ids, max_model_len))
         self.inbox: queue.SimpleQueue[LoopMessage] = queue.SimpleQueue()
         is_overlapped = config.enable_schedule_overlap
+        self.fetcher: ArchiveFetcher | None = None
+        if archive is not None:
+            self.fetcher = ArchiveFetcher(archive, [self.blocks], lambda num_tokens, num_before: 1.0 * num_tokens)
         self.loop = EngineLoop(
             self.scheduler,
             self.engine,
@@ -55,6 +72,7 @@ class EngineSide:
             self._take,
             is_overlapped=is_overlapped,
             compiler=compiler,
+            fetcher=self.fetcher,
             check_integrity=True,
         )
         self.tokens: dict[tuple[str, int], list[int]] = {}
@@ -77,9 +95,15 @@ class EngineSide:
         self.loop.next_step()
 
     def finish(self) -> None:
-        """Step until nothing is left to do."""
-        while self.loop.has_work:
+        """Step until nothing is left to do; also what waits for blocks from an archive."""
+        while self.loop.has_work or (self.fetcher is not None and self.fetcher.num_waiting):
+            self.receive()
             self.step()
+
+    def receive(self) -> None:
+        """Apply what other threads have put into the inbox, and wait for it if there is nothing else to do."""
+        while not self.inbox.empty() or not self.loop.has_work:
+            self.loop.apply(self.inbox.get())
 
     @property
     def holds_nothing(self) -> bool:

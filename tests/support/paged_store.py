@@ -30,7 +30,9 @@ def logprob_of(context: npt.NDArray[np.int32], token_id: int) -> float:
     return -float(zlib.crc32(np.asarray(context, np.int32).tobytes()) % 1000 + token_id) / 64
 
 
-def expected_tokens(request: Request, index: int, stopping: StoppingChecker, vocab_size: int) -> list[int]:
+def expected_tokens(
+    request: Request, index: int, stopping: StoppingChecker, vocab_size: int, sliding_window: int = 0
+) -> list[int]:
     """Return what sequence `index` of `request` must generate, worked out without any scheduler or cache."""
     twin = Request(
         "twin", request.sequences[0].prompt_token_ids, request.sampling, arrival_time_s=0.0, seed=request.seed
@@ -39,7 +41,8 @@ def expected_tokens(request: Request, index: int, stopping: StoppingChecker, voc
     if request.sampling.max_tokens == 0:
         return []
     while not sequence.is_finished:
-        sequence.append(next_token(sequence.token_ids, sequence_seed(twin, sequence), vocab_size))
+        visible = sequence.token_ids[-sliding_window:]
+        sequence.append(next_token(visible, sequence_seed(twin, sequence), vocab_size))
         stop = stopping.check(sequence, request.sampling)
         if stop is not None:
             sequence.finish(stop[0])
@@ -47,9 +50,13 @@ def expected_tokens(request: Request, index: int, stopping: StoppingChecker, voc
 
 
 class PagedStore:
-    """`num_blocks` blocks of `block_size` slots, each holding one token id and its position."""
+    """`num_blocks` blocks of `block_size` slots, each holding one token id and its position.
 
-    def __init__(self, num_blocks: int, block_size: int, vocab_size: int = 50) -> None:
+    With a `sliding_window`, a token's successor is a hash of so many tokens, and nothing else is read.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, vocab_size: int = 50, sliding_window: int = 0) -> None:
+        self._sliding_window = sliding_window
         self.vocab_size = vocab_size
         self.num_computed_tokens = 0
         self.logprobs_after: Callable[[list[int]], npt.NDArray[np.float64]] | None = None
@@ -74,14 +81,17 @@ class PagedStore:
         self._positions[step.slot_mapping] = step.positions
         self.num_computed_tokens += step.num_tokens
         contexts = [self._read(step, index) for index in range(step.num_sequences)]
-        for item, context in zip(batch, contexts, strict=True):
+        for item, context, seq_len in zip(batch, contexts, step.seq_lens.tolist(), strict=True):
             if not item.sequence.is_finished and item.sequence.block_table:
-                self._check_context(context.tolist(), item.sequence.token_ids[: len(context)].tolist())
+                known = item.sequence.token_ids[seq_len - len(context) : seq_len]
+                self._check_context(context.tolist(), known.tolist())
         owner = {int(row): index for index, row in enumerate(step.query_start[1:] - 1)}
         token_ids, logprobs, errors = [], [], {}
         for row, position in enumerate(step.sample_rows.tolist()):
             index = owner[position]
-            token_id = next_token(contexts[index], int(step.sampling.seed[row]), self.vocab_size)
+            token_id = next_token(
+                contexts[index][-self._sliding_window :], int(step.sampling.seed[row]), self.vocab_size
+            )
             request_id = batch.scheduled[index].request.request_id
             if request_id in self.fail_rows:
                 errors[row] = self.fail_rows[request_id]
@@ -122,7 +132,10 @@ class PagedStore:
 
     def _read(self, step: ForwardInput, index: int) -> npt.NDArray[np.int32]:
         """Return the tokens that attention of sequence `index` would read, checking that each lies where it belongs."""
-        positions = np.arange(step.seq_lens[index])
+        first = 0
+        if self._sliding_window:
+            first = max(0, int(step.positions[step.query_start[index]]) - self._sliding_window + 1)
+        positions = np.arange(first, step.seq_lens[index])
         blocks = step.block_tables[index, positions // self._block_size].astype(np.int64)
         slots = blocks * self._block_size + positions % self._block_size
         assert self._positions[slots].tolist() == positions.tolist(), "a slot holds another position's token"

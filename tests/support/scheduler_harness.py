@@ -37,6 +37,7 @@ class SchedulerHarness:
         is_overlapped: bool = False,
         num_ranks: int = 1,
         num_host_blocks: int = 0,
+        sliding_window: int = 0,
         latency: LatencyModel | None = None,
         **options,
     ) -> None:
@@ -48,12 +49,14 @@ class SchedulerHarness:
                 enable_prefix_cache=enable_prefix_cache,
                 prefix_cache=HashPrefixCache(block_size, b"secret"),
                 num_host_blocks=num_host_blocks,
+                sliding_window=sliding_window,
             )
             for _ in range(num_ranks)
         ]
         self.blocks = self.ranks[0]
         self.stopping = StoppingChecker((EOS,), max_model_len)
-        self.stores = [PagedStore(num_blocks + 1, block_size) for _ in range(num_ranks)]
+        self.sliding_window = sliding_window
+        self.stores = [PagedStore(num_blocks + 1, block_size, sliding_window=sliding_window) for _ in range(num_ranks)]
         self.store = self.stores[0]
         self.scheduler = Scheduler(
             SchedulerConfig(enable_schedule_overlap=is_overlapped, **options),
@@ -74,7 +77,7 @@ class SchedulerHarness:
 
     def add(self, request_id: str, prompt: list[int], *, seed: int = 0, **options) -> Request:
         """Queue a request; `options` are those of `SamplingParams`, or of `Request`."""
-        names = ("priority", "deadline_s", "cache_salt", "is_offline", "objectives")
+        names = ("priority", "deadline_s", "cache_salt", "is_offline", "objectives", "pooling")
         of_request = {name: options.pop(name) for name in names if name in options}
         request = Request(
             request_id, prompt, SamplingParams(**options), arrival_time_s=self.now_s, seed=seed, **of_request
@@ -109,7 +112,14 @@ class SchedulerHarness:
         outputs = []
         for rank, (batch, forward_input) in enumerate(zip(group.batches, inputs, strict=False)):
             replace_placeholders(forward_input, self._drawn[rank] if self._drawn else None)
-            outputs.append(self.stores[rank].execute(batch, forward_input))
+            output = self.stores[rank].execute(batch, forward_input)
+            output.pooled = {  # a token's hidden state is (its id, 1)
+                rows.index: np.array(
+                    [forward_input.token_ids[rows.first : rows.end].sum(), rows.end - rows.first], "f4"
+                )
+                for rows in forward_input.pooled
+            }
+            outputs.append(output)
         self._drawn = [output.token_ids for output in outputs]
         return outputs
 
@@ -135,7 +145,9 @@ class SchedulerHarness:
 
     def expected(self, request_id: str, index: int = 0) -> list[int]:
         """Return what the sequence must generate when it runs to its natural end."""
-        return expected_tokens(self.requests[request_id], index, self.stopping, self.store.vocab_size)
+        return expected_tokens(
+            self.requests[request_id], index, self.stopping, self.store.vocab_size, self.sliding_window
+        )
 
     def check_outputs(self) -> None:
         """Check every sequence against what it must generate."""

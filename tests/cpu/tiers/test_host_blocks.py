@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from support.tiny_checkpoints import tiny_checkpoint
-from xllm_framework.errors import ModelLoadError, XLLMError
 from xllm_framework.kv_cache import BlockMoves
 from xllm_runtime import LLM, SamplingParams
 from xllm_runtime.memory.host_blocks import HostBlocks
@@ -53,10 +52,3 @@ def test_answers_are_equal_with_and_without_the_host_tier(enable_schedule_overla
     assert answers[0] == answers[1]
     assert answers[0][0] == answers[0][1]
     assert cached == [[0] * 5, [64] * 5]
-
-
-def test_the_native_implementation_says_that_it_has_no_host_tier():
-    options = {"device": "cpu", "dtype": "float32", "threads": 1, "model_impl": "native", "num_blocks": 8}
-    with pytest.raises(XLLMError, match="host_blocks_factor must be 0") as raised:
-        LLM(str(tiny_checkpoint("llama")), host_blocks_factor=2.0, **options)
-    assert not isinstance(raised.value, ModelLoadError)

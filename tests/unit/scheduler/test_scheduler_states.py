@@ -31,6 +31,8 @@ class SchedulerStates(RuleBasedStateMachine):
         num_ranks=st.sampled_from([1, 1, 2]),
         enable_prefix_cache=st.booleans(),
         num_host_blocks=st.sampled_from([0, 0, 1, 10, 100]),
+        sliding_window=st.sampled_from([0, 0, 0, 1, 5, 8, 30]),
+        prefill_step_ms=st.sampled_from([0.0, 0.0, 1.0]),
         enable_in_batch_prefix=st.booleans(),
         enable_zero_evict=st.booleans(),
         zero_evict_output_tokens=st.sampled_from([4, 40]),
@@ -60,7 +62,7 @@ class SchedulerStates(RuleBasedStateMachine):
         is_offline=st.booleans(),
     )
     def add_beams(self, prompt, max_tokens, width, is_offline) -> None:
-        if width <= self.max_beam_width:
+        if width <= self.max_beam_width and not self.harness.sliding_window:
             request_id = f"b{len(self.harness.requests)}"
             self.harness.add(request_id, prompt, max_tokens=max_tokens, beam_width=width, n=2, is_offline=is_offline)
 

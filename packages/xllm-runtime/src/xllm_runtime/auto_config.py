@@ -42,3 +42,9 @@ def scheduler_config(config: SchedulerConfig, device: str) -> SchedulerConfig:
     if device != "cpu" or config.prefill_step_ms:
         return config
     return replace(config, prefill_step_ms=CPU_PREFILL_STEP_MS)
+
+
+def cache_window(args: ModelArgs) -> int:
+    """Return the sliding window behind which a model needs no KV at all; 0 if any layer attends to everything."""
+    slides_everywhere = len(set(args.sliding_window_layers)) == args.num_layers
+    return args.sliding_window or 0 if slides_everywhere else 0

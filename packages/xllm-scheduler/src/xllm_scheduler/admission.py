@@ -50,7 +50,6 @@ class Admission:
         self._chunks = chunks
         self._stats = stats
         self._num_class_ranks = num_class_ranks
-        self._max_num_tokens = config.max_num_batched_tokens
         self._max_num_seqs = min(config.max_num_seqs, config.max_num_batched_tokens * len(block_managers))
         self._max_block_use = config.max_block_use
         self._rematch_frequency = config.chunked_match_frequency
@@ -90,7 +89,7 @@ class Admission:
         if not blocks.admit(
             sequence,
             matched,
-            sequence.num_tokens,
+            blocks.num_tokens_to_admit(sequence.num_tokens, start, num_tokens),
             reserve=_reserve(blocks),
             salt=request.cache_salt,
             is_looked_up=not needs_every_position(request, sequence),
@@ -132,8 +131,11 @@ class Admission:
         else:
             num_class_parts = int(self._can_preempt_offline and self._lifecycle.num_offline > 0)
         victims = list(admission_victims(self._lifecycle.running, entry, placement.rank, step, num_class_parts))
-        num_gained = sum(len(victim.sequence.block_table) for victim in victims)
-        if num_blocks_needed(blocks, sequence, matched) > blocks.num_available_blocks + num_gained:
+        num_gained = sum(blocks.num_held(victim.sequence) for victim in victims)
+        if (
+            num_blocks_needed(blocks, sequence, matched, self._chunks.max_chunk)
+            > blocks.num_available_blocks + num_gained
+        ):
             return False
         for victim in victims:
             self._lifecycle.preempt(victim)
@@ -146,23 +148,24 @@ class Admission:
         return (
             len(self._lifecycle.running) < self._max_num_seqs
             and (num_allocated == 0 or num_allocated < self._max_block_use * blocks.num_usable_blocks)
-            and num_blocks_needed(blocks, sequence, matched) + _reserve(blocks) <= blocks.num_available_blocks
+            and num_blocks_needed(blocks, sequence, matched, self._chunks.max_chunk) + _reserve(blocks)
+            <= blocks.num_available_blocks
         )
 
     def _end_unschedulable(self, entry: QueueEntry) -> bool:
         """End the first waiting sequence if it could not run even alone; return whether it ended."""
         lifecycle, request, sequence = self._lifecycle, entry.request, entry.sequence
         num_usable = max(blocks.num_usable_blocks for blocks in self._blocks)
-        num_needed = self._blocks[0].num_blocks_for(sequence.num_tokens)
+        num_needed = num_blocks_needed(self._blocks[0], sequence, [], self._chunks.max_chunk)
         num_prompt_tokens = sequence.num_prompt_tokens
         if num_needed > num_usable and sequence.num_output_tokens > 0:
             lifecycle.end_early(lifecycle.records[sequence.request_id], sequence, FinishReason.LENGTH)
         elif num_needed > num_usable:
             message = f"The prompt's {num_prompt_tokens} tokens need {num_needed} KV blocks of {num_usable} in all."
             lifecycle.fail(request, OutOfBlocks(message))
-        elif not self._chunks.can_chunk and num_prompt_tokens > self._max_num_tokens:
+        elif not self._chunks.can_chunk and num_prompt_tokens > self._chunks.max_chunk:
             message = (
-                f"The prompt has {num_prompt_tokens} tokens, but a step computes at most {self._max_num_tokens} "
+                f"The prompt has {num_prompt_tokens} tokens, but a step computes at most {self._chunks.max_chunk} "
                 "(max_num_batched_tokens) and enable_chunked_prefill is off."
             )
             lifecycle.fail(request, RequestTooLong(message, "prompt"))

@@ -17,11 +17,18 @@ MIN_CHUNK = 50
 
 
 class ChunkSizer:
-    """Sizes chunks under the limits of `config`, and under the step's time limit if a latency model is known."""
+    """Sizes chunks under the limits of `config`, and under the step's time limit if a latency model is known.
 
-    def __init__(self, config: SchedulerConfig, latency: LatencyModel | None) -> None:
+    `max_chunk` is what the blocks of a sliding window leave for a step; see `BlockManager.max_chunk`.
+    """
+
+    def __init__(self, config: SchedulerConfig, latency: LatencyModel | None, max_chunk: int | None = None) -> None:
         self.can_chunk = config.enable_chunked_prefill
         self.max_chunk = (self.can_chunk and config.max_prefill_chunk) or config.max_num_batched_tokens
+        self.can_grow = max_chunk is None
+        """Whether a prompt has blocks for all its tokens, so that chunks may still become longer."""
+        if max_chunk is not None:
+            self.max_chunk = min(self.max_chunk, max_chunk)
         self.max_encoder_tokens = config.max_encoder_tokens
         self.latency = latency
 

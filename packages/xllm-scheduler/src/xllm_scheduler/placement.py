@@ -42,9 +42,13 @@ def find_placements(
     return placements
 
 
-def num_blocks_needed(blocks: BlockManager, sequence: Sequence, matched: list[int]) -> int:
-    """Return how many available blocks the admission of `sequence` takes, cached ones that it shares included."""
-    return blocks.num_blocks_for(sequence.num_tokens) - len(matched) + blocks.count_unheld(matched)
+def num_blocks_needed(blocks: BlockManager, sequence: Sequence, matched: list[int], max_chunk: int) -> int:
+    """Return how many available blocks the admission of `sequence` takes at most, cached ones that it shares included.
+
+    `max_chunk` is the most that a step computes of it.
+    """
+    num_tokens = blocks.num_tokens_to_admit(sequence.num_tokens, len(matched) * blocks.block_size, max_chunk)
+    return blocks.num_blocks_for(num_tokens) - len(matched) + blocks.count_unheld(matched)
 
 
 def _match(request: Request, sequence: Sequence, blocks: BlockManager) -> tuple[list[int], frozenset[Sequence]]:

@@ -87,7 +87,6 @@ class Scheduler:
         self._max_num_seqs = config.max_num_seqs
         self._ttft_limit_s = 1e-3 * config.default_ttft_slo_ms or math.inf
         self._tpot_limit_s = 1e-3 * config.default_tpot_slo_ms or math.inf
-        self._is_sharing_leftover = config.share_leftover_tokens
         self._latency = latency
         self._has_latency = latency is not None
         self._seconds_a_token = 1e-6 * LatencyModel().per_token_us
@@ -98,11 +97,12 @@ class Scheduler:
         self._pace = StepPace(step_s, self._max_num_tokens)
         self._ordering = Ordering(strategy, config, latency or LatencyModel())
         self._lifecycle = Lifecycle(self._blocks, self._ordering)
-        self._chunks = ChunkSizer(config, latency)
+        self._chunks = ChunkSizer(config, latency, self._blocks[0].max_chunk)
         self._admission = Admission(
             config, self._blocks, self._lifecycle, self._chunks, self._stats, strategy.num_class_ranks
         )
         self._results = StepResults(self._blocks, self._lifecycle, stopping, self._stats, clock)
+        self._is_sharing_leftover = config.share_leftover_tokens and self._chunks.can_grow
         self._pause = PauseControl(self._lifecycle)
         self._ahead = StepAhead(stopping, is_used=config.enable_schedule_overlap)
         self._step = 0
@@ -320,7 +320,7 @@ class Scheduler:
         start, blocks = sequence.num_computed_tokens, self._blocks[sequence.rank]
         end = start + num_tokens
         while end > len(sequence.block_table) * blocks.block_size and not blocks.allocate(sequence, end):
-            if blocks.num_allocated_blocks == len(sequence.block_table):
+            if blocks.num_allocated_blocks == blocks.num_held(sequence):
                 if sequence.last_token_id >= 0:
                     lifecycle.end(lifecycle.records[sequence.request_id], sequence, FinishReason.LENGTH)
                     lifecycle.remove_finished()
@@ -343,7 +343,10 @@ class Scheduler:
         if budget.num_scheduled and budget.ranks[rank].num_tokens_left < blocks.count_writes(sequences):
             return []
         while (copies := blocks.prepare_writes(sequences)) is None:
-            if len({block for sequence in sequences for block in sequence.block_table}) == blocks.num_allocated_blocks:
+            if (
+                len({block for sequence in sequences for block in sequence.block_table if block})
+                == blocks.num_allocated_blocks
+            ):
                 beams.finish_early()
                 lifecycle.end_beams(lifecycle.records[entry.request.request_id], beams)
                 lifecycle.remove_finished()

@@ -2,7 +2,7 @@
 
 Knows nothing of files, threads or tensors. Keys are the prefix cache's own, so that all tiers mean the same.
 
-    device block --evicted--> payload --written, off the step--> file
+    device block --given up--> payload --written, off the step--> file
     file --fetched when a request arrives, off the step--> payload --with the step that admits it--> device block
 """
 

@@ -26,6 +26,7 @@ from xllm_framework.kv_cache.archive import BlockArchive
 from xllm_framework.kv_cache.block_pool import PADDING_BLOCK, BlockPool
 from xllm_framework.kv_cache.host_tier import BlockMoves, HostTier
 from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache
+from xllm_framework.kv_cache.sliding_window import SlidingWindow
 from xllm_framework.kv_cache.tiers import CacheTiers, Source
 from xllm_framework.request.sequence import Sequence
 
@@ -41,7 +42,10 @@ class BlockManager:
         enable_prefix_cache: keep computed blocks for later prompts that begin alike.
         prefix_cache: the map to use; None takes `HashPrefixCache`.
         num_host_blocks: evicted blocks that host memory keeps, if the prefix cache is on; see `HostTier`.
-        archive: keeps evicted blocks, too, if the prefix cache is on; several block managers may share one.
+        archive: keeps blocks, too, if the prefix cache is on; several block managers may share one.
+        sliding_window: tokens that a token attends to, itself included, in every layer of the model; 0 for all. Blocks behind
+            the window are given back, prompts are admitted by what they hold at once, not by their length, and nothing goes
+            to host memory or archives.
 
     Raises:
         InvalidConfig: `num_blocks` is below 2, or `block_size` below 1.
@@ -56,6 +60,7 @@ class BlockManager:
         prefix_cache: PrefixCache | None = None,
         num_host_blocks: int = 0,
         archive: BlockArchive | None = None,
+        sliding_window: int = 0,
     ) -> None:
         if block_size < 1:
             raise InvalidConfig(f"block_size must be 1 or more, not {block_size}.")
@@ -65,9 +70,10 @@ class BlockManager:
         """Whether the executor obeys the copies of `prepare_writes`; set it before anything is forked."""
         self._prefix_cache: PrefixCache = HashPrefixCache(block_size) if prefix_cache is None else prefix_cache
         self._tiers: CacheTiers | None = None
-        if enable_prefix_cache and (num_host_blocks or archive is not None):
+        if enable_prefix_cache and not sliding_window and (num_host_blocks or archive is not None):
             self._tiers = CacheTiers(HostTier(num_host_blocks) if num_host_blocks else None, archive)
         self._pool = BlockPool(num_blocks, self._prefix_cache.evict if self._tiers is None else self._offload)
+        self._window = SlidingWindow(sliding_window, block_size, num_blocks - 1) if sliding_window else None
         self._announced: dict[int, Sequence] = {}
 
     @property
@@ -99,6 +105,24 @@ class BlockManager:
         """Return how many blocks `num_tokens` tokens take."""
         return -(-num_tokens // self.block_size)
 
+    @property
+    def max_chunk(self) -> int | None:
+        """The most tokens of a prompt that a step may compute, or None: see `SlidingWindow`."""
+        return None if self._window is None else self._window.max_chunk
+
+    def num_tokens_to_admit(self, num_tokens: int, num_cached: int, chunk: int) -> int:
+        """Return for how many tokens a sequence of `num_tokens` needs blocks when it is admitted.
+
+        `num_cached` of them are cached, and the first step computes `chunk` more.
+        """
+        return num_tokens if self._window is None else min(num_tokens, num_cached + chunk)
+
+    def num_held(self, sequence: Sequence) -> int:
+        """Return how many blocks `sequence` holds."""
+        if self._window is None:
+            return len(sequence.block_table)
+        return len(sequence.block_table) - sequence.block_table.count(PADDING_BLOCK)
+
     def match_prefix(self, sequence: Sequence, salt: str = "") -> list[int]:
         """Return the blocks of the longest known prefix of `sequence`; takes nothing.
 
@@ -108,6 +132,10 @@ class BlockManager:
         if not self.enable_prefix_cache:
             return []
         max_blocks = (sequence.num_tokens - 1) // self.block_size
+        if self._window is not None:
+            cache, keys = self._prefix_cache, sequence.block_hashes
+            cache.extend_keys(sequence.token_ids, keys, salt, max_blocks, sequence.media)
+            return self._window.match(keys[:max_blocks], cache.block_of)
         return self._prefix_cache.match(sequence.token_ids, sequence.block_hashes, salt, max_blocks, sequence.media)
 
     def rematch(self, sequence: Sequence, salt: str = "") -> int:
@@ -125,6 +153,9 @@ class BlockManager:
         sequence.block_table = old[:first] + matched[first:] + old[len(matched) :]
         self._pool.release(old[first : len(matched)])
         sequence.num_computed_tokens = num_matched_tokens
+        if self._window is not None:
+            for index in range(min(first, self._window.num_behind(num_matched_tokens))):
+                self._release_place(sequence.block_table, index)
         return num_saved
 
     def announce(self, sequence: Sequence, end: int, salt: str = "") -> None:
@@ -135,7 +166,7 @@ class BlockManager:
         holds such a block.
         """
         first = sequence.num_computed_tokens // self.block_size
-        if not self.enable_prefix_cache or end // self.block_size == first:
+        if not self.enable_prefix_cache or self._window is not None or end // self.block_size == first:
             return
         for block_id in self._prefix_cache.insert(
             sequence.token_ids[:end], sequence.block_hashes, salt, sequence.block_table, first, sequence.media
@@ -228,7 +259,7 @@ class BlockManager:
         end = start + len(sources) * self.block_size
         tiers.restore(sources, sequence.block_table[num_matched : num_matched + len(sources)])
         sequence.num_cached_tokens = sequence.num_computed_tokens = end
-        self.publish(sequence, start, end, salt)
+        self._insert(sequence, start, end, salt)
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
         """Grow the block table of `sequence` to hold its first `num_tokens` tokens, or change nothing.
@@ -293,7 +324,15 @@ class BlockManager:
         return copies
 
     def publish(self, sequence: Sequence, start: int, end: int, salt: str = "") -> None:
-        """Make the blocks that became full when tokens [start, end) were computed known to the prefix cache."""
+        """Make the blocks that became full when tokens [start, end) were computed known to the prefix cache.
+
+        With a sliding window, gives back what is behind it.
+        """
+        self._insert(sequence, start, end, salt)
+        if self._window is not None:
+            self._release_behind(sequence, self._window.num_behind(end))
+
+    def _insert(self, sequence: Sequence, start: int, end: int, salt: str) -> None:
         first = start // self.block_size
         if not self.enable_prefix_cache or first == end // self.block_size:
             return
@@ -303,11 +342,28 @@ class BlockManager:
         for block_id in inserted:
             self._pool.retain(block_id)
 
+    def _release_behind(self, sequence: Sequence, num_behind: int) -> None:
+        """Put block 0 in the place of the first `num_behind` blocks."""
+        table = sequence.block_table
+        for index in range(num_behind - 1, -1, -1):
+            if table[index] == PADDING_BLOCK:
+                return
+            self._release_place(table, index)
+
+    def _release_place(self, table: list[int], index: int) -> None:
+        self._pool.release([table[index]])
+        table[index] = PADDING_BLOCK
+
     def free(self, sequence: Sequence) -> None:
         """Take all blocks from `sequence`; those that the prefix cache knows stay findable until they are evicted.
 
-        Nothing of the sequence counts as computed afterwards. A sequence without blocks is left alone.
+        Nothing of the sequence counts as computed afterwards. A sequence without blocks is left alone. An archive gets the
+        blocks now rather than when they are evicted: those of a beginning that is always in use never would be.
         """
+        if self._tiers is not None and self._tiers.has_archive:
+            for block_id in sequence.block_table:
+                if self._pool.is_retained(block_id):
+                    self._tiers.archive(self._prefix_cache.key_of(block_id), block_id)
         self._pool.release(sequence.block_table)
         sequence.block_table = []
         sequence.num_computed_tokens = 0
@@ -327,7 +383,7 @@ class BlockManager:
         """By last block: whose it is; forks have one name together."""
         for sequence in sequences:
             self._check_table(sequence)
-            held.update(sequence.block_table)
+            held.update(block_id for block_id in sequence.block_table if block_id != PADDING_BLOCK)
             num_computed = max(sequence.num_computed_tokens, in_flight.get(id(sequence), 0))
             private.update(sequence.block_table[num_computed // self.block_size :])
             if sequence.block_table:
@@ -340,14 +396,16 @@ class BlockManager:
             is_forked = held[block_id] == num_writers and len(owners.get(block_id, ())) == 1
             if (num_writers != 1 and not is_forked) or self._pool.is_retained(block_id):
                 raise IntegrityError(f"Block {block_id} is still written to, but by several sequences, or published.")
-        if held[PADDING_BLOCK]:
-            raise IntegrityError("A sequence holds the padding block 0.")
         self._prefix_cache.check_integrity(self._pool.retained_flags)
         if self._tiers is not None:
             self._tiers.check_integrity()
 
     def _check_table(self, sequence: Sequence) -> None:
-        if len(set(sequence.block_table)) != len(sequence.block_table):
+        num_behind = 0 if self._window is None else self._window.num_behind(sequence.num_computed_tokens)
+        if PADDING_BLOCK in sequence.block_table[num_behind:]:
+            raise IntegrityError(f"{sequence} holds the padding block 0.")
+        held = [block_id for block_id in sequence.block_table if block_id != PADDING_BLOCK]
+        if len(set(held)) != len(held):
             raise IntegrityError(f"{sequence} holds a block twice.")
         if self.num_blocks_for(sequence.num_computed_tokens) > len(sequence.block_table):
             raise IntegrityError(f"{sequence} has computed more tokens than its blocks hold.")

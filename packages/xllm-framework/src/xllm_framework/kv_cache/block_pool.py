@@ -24,7 +24,8 @@ from collections.abc import Callable, Iterable, Sequence
 from xllm_framework.errors import IntegrityError, InvalidConfig, OutOfBlocks
 
 PADDING_BLOCK = 0
-"""The block that no sequence owns."""
+"""The block that no sequence owns. It may stand in lists of blocks to be shared or released, which does nothing."""
+_ALWAYS_HELD = 1 << 60
 
 
 class BlockPool:
@@ -43,6 +44,7 @@ class BlockPool:
             raise InvalidConfig(f"num_blocks must be 2 or more (block 0 is padding), not {num_blocks}.")
         self._on_evict = on_evict
         self._references = [0] * num_blocks
+        self._references[PADDING_BLOCK] = _ALWAYS_HELD
         self._is_retained = bytearray(num_blocks)
         self._free = list(range(num_blocks - 1, 0, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()
@@ -149,7 +151,11 @@ class BlockPool:
         free = set(self._free)
         if len(free) != len(self._free):
             raise IntegrityError("The free list of the block pool holds a block twice.")
-        if PADDING_BLOCK in free or PADDING_BLOCK in self._cached or self._references[PADDING_BLOCK] != 0:
+        if (
+            PADDING_BLOCK in free
+            or PADDING_BLOCK in self._cached
+            or self._references[PADDING_BLOCK] < _ALWAYS_HELD // 2
+        ):
             raise IntegrityError("The padding block 0 was given out.")
         for block_id in range(1, len(self._references)):
             references = self._references[block_id]

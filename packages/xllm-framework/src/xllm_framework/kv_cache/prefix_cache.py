@@ -69,6 +69,19 @@ class PrefixCache(Protocol):
         content is known in another block already, that one stays and this one is left out.
         """
 
+    def extend_keys(
+        self,
+        token_ids: npt.NDArray[np.int32],
+        block_keys: list[bytes],
+        salt: str,
+        num_blocks: int,
+        media: PromptMedia | None = None,
+    ) -> None:
+        """Make `block_keys` hold the keys of at least the first `num_blocks` blocks, which are full."""
+
+    def block_of(self, key: bytes) -> int | None:
+        """Return the block that is known under `key`."""
+
     def key_of(self, block_id: int) -> bytes:
         """Return the key, among the sequence's `block_keys`, under which a block that `insert` returned is known."""
 
@@ -100,7 +113,7 @@ class HashPrefixCache:
         media: PromptMedia | None = None,
     ) -> list[int]:
         """Return the longest known run; see `PrefixCache`. Costs one dictionary look-up a block of it."""
-        self._extend_keys(token_ids, block_keys, salt, max_blocks, media)
+        self.extend_keys(token_ids, block_keys, salt, max_blocks, media)
         block_of = self._block_of
         blocks = []
         for key in block_keys[:max_blocks]:
@@ -121,7 +134,7 @@ class HashPrefixCache:
     ) -> list[int]:
         """Make blocks known; see `PrefixCache`."""
         end = len(token_ids) // self._block_size
-        self._extend_keys(token_ids, block_keys, salt, end, media)
+        self.extend_keys(token_ids, block_keys, salt, end, media)
         inserted = []
         for index in range(start, end):
             key, block_id = block_keys[index], block_table[index]
@@ -130,6 +143,10 @@ class HashPrefixCache:
                 self._key_of[block_id] = key
                 inserted.append(block_id)
         return inserted
+
+    def block_of(self, key: bytes) -> int | None:
+        """Return the block of a key; see `PrefixCache`."""
+        return self._block_of.get(key)
 
     def key_of(self, block_id: int) -> bytes:
         """Return the key of a known block; see `PrefixCache`."""
@@ -152,14 +169,15 @@ class HashPrefixCache:
     def __len__(self) -> int:
         return len(self._key_of)
 
-    def _extend_keys(
+    def extend_keys(
         self,
         token_ids: npt.NDArray[np.int32],
         block_keys: list[bytes],
         salt: str,
         num_blocks: int,
-        media: PromptMedia | None,
+        media: PromptMedia | None = None,
     ) -> None:
+        """Make keys; see `PrefixCache`."""
         first = len(block_keys)
         if first >= num_blocks:
             return

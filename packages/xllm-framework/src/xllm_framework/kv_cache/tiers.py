@@ -22,10 +22,19 @@ class CacheTiers:
         self._archive = archive
         self._moves = BlockMoves()
 
+    @property
+    def has_archive(self) -> bool:
+        """Whether there is an archive."""
+        return self._archive is not None
+
     def offload(self, key: bytes, block_id: int) -> None:
         """Keep the content of a device block that is about to be taken for other content, wherever there is room."""
         if self._host is not None:
             self._host.offload(key, block_id)
+        self.archive(key, block_id)
+
+    def archive(self, key: bytes, block_id: int) -> None:
+        """Keep the content of a device block, which stays what it is until the next step, in the archive, too."""
         if self._archive is not None and self._archive.accepts(key):
             self._moves.to_archive.append((block_id, key))
 

@@ -42,6 +42,11 @@ class ArchiveFetcher:
         self._waiting: dict[str, tuple[Request, set[int]]] = {}
         """By request id, with the sequences that were aborted meanwhile."""
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
     def begin(self, request: Request, put: Callable[[FetchedRequest], None]) -> bool:
         """Begin to fetch what a new request can use; whether it is to wait for a `FetchedRequest`, given to `put`."""
         sequence, size = request.sequences[0], self._ranks[0].block_size

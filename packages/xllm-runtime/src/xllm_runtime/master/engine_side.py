@@ -19,7 +19,7 @@ from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import StoppingChecker
 from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine
 from xllm_framework.tokenizer import load_tokenizer
-from xllm_runtime.auto_config import scheduler_config
+from xllm_runtime.auto_config import cache_window, scheduler_config
 from xllm_runtime.constraint import GrammarCompiler
 from xllm_runtime.engine.llm import LLMEngine
 from xllm_runtime.master.archive_fetcher import ArchiveFetcher
@@ -47,7 +47,7 @@ def run_engine_side(
     try:
         args = load_model_args(files)
         engine = engine_class(config, files, args)
-        ranks = _block_managers(config, engine)
+        ranks = _block_managers(config, engine, cache_window(args))
         scheduler = Scheduler(
             scheduler_config(config.scheduler, engine.device),
             ranks,
@@ -91,7 +91,7 @@ def run_engine_side(
         engine.close()
 
 
-def _block_managers(config: XLLMConfig, engine: LLMEngine) -> list[BlockManager]:
+def _block_managers(config: XLLMConfig, engine: LLMEngine, sliding_window: int) -> list[BlockManager]:
     """Return one block manager a data-parallel rank. Their prefix caches make equal keys, so that a prompt is hashed once."""
     secret = new_secret() if engine.archive is None else engine.archive.prefix_secret
     managers = []
@@ -103,6 +103,7 @@ def _block_managers(config: XLLMConfig, engine: LLMEngine) -> list[BlockManager]
             prefix_cache=HashPrefixCache(engine.block_size, secret),
             num_host_blocks=engine.num_host_blocks,
             archive=engine.archive,
+            sliding_window=sliding_window,
         )
         blocks.can_copy_blocks = engine.can_copy_blocks
         managers.append(blocks)
