@@ -79,7 +79,9 @@ def test_msgpack_in_and_out(server: ServerProcess):
     as_json = ask(server, prompt=HISTORIES[0], n=2).json()
     assert [choice["item_ids"] for choice in body["choices"]] == [choice["item_ids"] for choice in as_json["choices"]]
     result = next(tensor for tensor in body["output_tensors"] if tensor["name"] == "rec_result")
-    assert np.frombuffer(result["contents"], "<i8").tolist() == [item for c in body["choices"] for item in c["item_ids"]]
+    assert np.frombuffer(result["contents"], "<i8").tolist() == [
+        item for c in body["choices"] for item in c["item_ids"]
+    ]
     assert server.client.post("/v1/completions", content=b"\xc1", headers=headers).status_code == 400
 
 

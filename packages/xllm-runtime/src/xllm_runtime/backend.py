@@ -20,7 +20,7 @@ VLM_ARCHITECTURES: frozenset[str] = frozenset(
     }
 )
 """Architectures, as config.json has them, that see images: `auto` serves them by the vlm backend."""
-REC_ARCHITECTURES: frozenset[str] = frozenset()
+REC_ARCHITECTURES: frozenset[str] = frozenset({"OneRecForConditionalGeneration"})
 """Architectures that are made for recommendation; a language model becomes one by `--backend rec` alone."""
 
 

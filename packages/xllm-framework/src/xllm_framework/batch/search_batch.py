@@ -40,6 +40,8 @@ class SearchBatch:
     """Where tokens may go; None lets every token follow."""
     draws: list[DrawRows | None] = field(default_factory=list)
     """[S] where searches are sampled, else empty."""
+    tensors: list[dict[str, npt.NDArray[np.generic]]] = field(default_factory=list)
+    """[S]: the arrays that each search brings, by name."""
 
     @property
     def num_requests(self) -> int:

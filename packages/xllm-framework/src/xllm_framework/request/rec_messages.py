@@ -10,6 +10,13 @@ from xllm_framework.errors import InvalidRequest
 
 MAX_BEAM_WIDTH = 512
 MAX_ROUNDS = 8
+SPARSE_EMBEDDING = "sparse_embedding"
+DECODER_CONTEXT = "decoder_context_embedding"
+"""Tensors of an encoder-decoder: [history, hidden] in place of the prompt, and [context, hidden] before every path."""
+INPUT_TOKENS = "LLM_REC_INPUT_TOKENS"
+INPUT_INDICES = "LLM_REC_INPUT_INDICES"
+INPUT_EMBEDDING = "LLM_REC_INPUT_EMBEDDING"
+"""Tensors of a language model: int64 [prompt] token ids, and [n] places of them with [n, hidden] embeddings instead."""
 
 
 class SearchParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -9,13 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from xllm_framework.batch.prompt_steps import TokenStretch, build_steps
 from xllm_framework.batch.search_batch import DrawRows, SearchBatch
 from xllm_framework.config import XLLMConfig
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_framework.rec.valid_paths import ValidPaths
-from xllm_framework.request.rec_messages import SearchParams
+from xllm_framework.request.rec_messages import InputTensor, SearchParams
 from xllm_framework.request.sequence import Sequence
 from xllm_runtime.auto_config import max_model_len
 from xllm_runtime.worker.rec_selection import start_rec_worker
@@ -28,6 +29,7 @@ class SearchedPrompt:
     sequence: Sequence
     params: SearchParams
     seed: int
+    tensors: tuple[InputTensor, ...] = ()
 
 
 class RecEngine:
@@ -72,7 +74,15 @@ class RecEngine:
             num_rounds=first.num_rounds,
             paths=paths,
             draws=[_draw_rows(prompt) for prompt in prompts] if first.is_sampled else [],
+            tensors=[_arrays(prompt.tensors) for prompt in prompts],
         )
+
+
+def _arrays(tensors: tuple[InputTensor, ...]) -> dict[str, npt.NDArray[np.generic]]:
+    return {
+        tensor.name: np.frombuffer(bytearray(tensor.content), np.dtype(tensor.dtype)).reshape(tensor.shape)
+        for tensor in tensors
+    }
 
 
 def _draw_rows(prompt: SearchedPrompt) -> DrawRows:

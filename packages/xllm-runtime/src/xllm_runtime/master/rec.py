@@ -16,9 +16,10 @@ from typing import Any, Unpack
 from xllm_framework.chat_template import ChatTemplate, load_chat_template
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import QueueFull, ShuttingDown
-from xllm_framework.model import ModelArgs, load_model_args
+from xllm_framework.model import ModelArgs
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.rec import InvalidCatalogue
+from xllm_framework.rec.onerec_args import is_onerec, load_rec_args
 from xllm_framework.request.messages import (
     AbortRequests,
     EngineFailed,
@@ -57,7 +58,7 @@ class RecMaster:
         *,
         model_name: str,
         model_args: ModelArgs,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         chat_template: ChatTemplate | None,
     ) -> None:
         self.config = config
@@ -69,7 +70,14 @@ class RecMaster:
         self._client = client
         self._dispatcher = SearchDispatcher(events, tokenizer, self._on_failure)
         self._dispatcher.start()
-        limits = SearchLimits(ready.max_model_len, ready.vocab_size, config.rec.max_decode_rounds)
+        limits = SearchLimits(
+            ready.max_model_len,
+            ready.vocab_size,
+            config.rec.max_decode_rounds,
+            hidden_size=model_args.hidden_size,
+            is_encoder_decoder=is_onerec(model_args),
+            takes_embeddings=ready.model_impl == "python",
+        )
         self._factory = SearchFactory(tokenizer, chat_template, limits, seed=config.scheduler.seed)
         self._numbers = itertools.count()
         self._failure_callbacks: list[Callable[[str], None]] = []
@@ -86,9 +94,10 @@ class RecMaster:
         Raises:
             XLLMError: the model cannot be served; the class and the sentence are the engine side's own.
         """
-        args = load_model_args(files)
-        tokenizer = load_tokenizer(files)
-        chat_template = load_chat_template(files, config.model.chat_template)
+        args = load_rec_args(files)
+        has_texts = not is_onerec(args) or (files.path / "tokenizer.json").is_file()
+        tokenizer = load_tokenizer(files) if has_texts else None
+        chat_template = load_chat_template(files, config.model.chat_template) if has_texts else None
         return cls(
             config,
             client,
@@ -112,7 +121,7 @@ class RecMaster:
 
     def prepare_search(
         self,
-        prompt: str | list[int],
+        prompt: str | list[int] | None,
         params: SearchParams,
         *,
         add_special_tokens: bool = True,
@@ -120,7 +129,7 @@ class RecMaster:
         tensors: tuple[InputTensor, ...] = (),
         **options: Unpack[RequestOptions],
     ) -> PreparedSearch:
-        """Tokenise and check a prompt (text or token ids). Call it off the event loop.
+        """Tokenise and check a prompt: a text, token ids, or None where `tensors` stand for it. Call it off the event loop.
 
         Raises:
             InvalidRequest, RequestTooLong: it cannot be served; `param` names the field.

@@ -11,10 +11,10 @@ from typing import Any
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead, InvalidConfig, XLLMError
 from xllm_framework.kv_cache import BlockManager
-from xllm_framework.model import load_model_args
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.rec import Catalogue, CatalogueStore, open_catalogue
 from xllm_framework.rec.catalogue import bundled_items
+from xllm_framework.rec.onerec_args import load_rec_args
 from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine
 from xllm_framework.request.rec_messages import MAX_BEAM_WIDTH
 from xllm_runtime.engine.rec import RecEngine
@@ -35,7 +35,7 @@ def run_rec_engine_side(
     """Load model and catalogue, say `EngineReady`, and serve until `Shutdown`. An error is said as `EngineFailed`."""
     try:
         store = _open_store(config, files)
-        engine = RecEngine(config, files, load_model_args(files))
+        engine = RecEngine(config, files, load_rec_args(files))
         loop = _assemble(config, engine, store, inbox, emit)
     except Exception as error:  # every failure to start becomes one message
         emit(_failed(error, "The engine could not start"))

@@ -101,7 +101,10 @@ class Pipelines:
             self._done(done)
 
     def _search(self, searcher: Searcher, batch: list[Search], served: Served | None) -> list[FoundPaths]:
-        prompts = [SearchedPrompt(search.sequence, search.params, search.message.seed) for search in batch]
+        prompts = [
+            SearchedPrompt(search.sequence, search.params, search.message.seed, search.message.tensors)
+            for search in batch
+        ]
         paths = None if served is None else served.catalogue.paths
         scheduled_s = time.monotonic()
         found = searcher.search(self._engine.batch(prompts, paths))

@@ -15,6 +15,7 @@ from xllm_framework.request.rec_messages import AddSearch, InputTensor, SearchPa
 from xllm_framework.tokenizer import Tokenizer
 from xllm_runtime.master.chat_input import ChatInput
 from xllm_runtime.master.prepared_request import RequestOptions
+from xllm_runtime.master.rec_tensors import prompt_of_tensors
 from xllm_runtime.master.request_factory import mixed
 
 
@@ -48,6 +49,11 @@ class SearchLimits:
     vocab_size: int
     max_rounds: int
     """Tokens of an item; a search may take fewer rounds."""
+    hidden_size: int = 0
+    """Of embeddings in tensors."""
+    is_encoder_decoder: bool = False
+    takes_embeddings: bool = True
+    """Whether the implementation can read embeddings in place of tokens."""
 
 
 class SearchFactory:
@@ -77,7 +83,7 @@ class SearchFactory:
 
     def from_prompt(
         self,
-        prompt: str | list[int],
+        prompt: str | list[int] | None,
         params: SearchParams,
         *,
         add_special_tokens: bool = True,
@@ -85,15 +91,32 @@ class SearchFactory:
         tensors: tuple[InputTensor, ...] = (),
         **options: Unpack[RequestOptions],
     ) -> PreparedSearch:
-        """Return the search for a text or token ids.
+        """Return the search for a text, token ids or tensors.
 
         Raises:
             InvalidRequest, RequestTooLong: it cannot be served; `param` names the field.
         """
-        if not isinstance(prompt, str):
-            return self._prepare(None, prompt, params, "prompt", seed, tensors, options)
-        token_ids = self._encode(prompt, "prompt", add_special_tokens=add_special_tokens)
-        return self._prepare(prompt, token_ids, params, "prompt", seed, tensors, options)
+        text = prompt if isinstance(prompt, str) else None
+        token_ids = (
+            prompt
+            if not isinstance(prompt, str)
+            else self._encode(prompt, "prompt", add_special_tokens=add_special_tokens)
+        )
+        if tensors:
+            token_ids, options = self._read_tensors(token_ids, tensors, options)
+        return self._prepare(text, token_ids or [], params, "prompt", seed, tensors, options)
+
+    def _read_tensors(
+        self, token_ids: list[int] | None, tensors: tuple[InputTensor, ...], options: RequestOptions
+    ) -> tuple[list[int], RequestOptions]:
+        """Return the prompt that the tensors stand for, and options that tell it from others with the same tokens."""
+        limits = self._limits
+        if not limits.takes_embeddings:
+            raise InvalidRequest("This server reads no embeddings: start it with model_impl python.", "tensors")
+        prompt = prompt_of_tensors(token_ids, tensors, limits.hidden_size, is_encoder_decoder=limits.is_encoder_decoder)
+        salted = RequestOptions(**options)
+        salted["cache_salt"] = f"{options.get('cache_salt', '')}\0{prompt.salt}"
+        return prompt.token_ids, salted
 
     def from_chat(
         self, chat: ChatInput, params: SearchParams, *, seed: int | None = None, **options: Unpack[RequestOptions]

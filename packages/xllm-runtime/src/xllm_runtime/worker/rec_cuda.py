@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from xllm_framework.batch import ForwardInput
 from xllm_framework.batch.search_batch import FoundBeams, SearchBatch
 from xllm_framework.rec.valid_paths import ValidPaths
 from xllm_runtime.attention.beams import BeamKV, BeamMetadata
@@ -33,7 +32,7 @@ WANTED_TILES = 264
 MIN_KEYS_PER_PART = 256
 
 logger = logging.getLogger(__name__)
-HiddenOf = Callable[[list[ForwardInput]], torch.Tensor]
+HiddenOf = Callable[[SearchBatch], torch.Tensor]
 
 
 class RoundsKey(NamedTuple):
@@ -74,7 +73,7 @@ class CUDASearcher:
             if batch.draws:
                 return self._drawing.search(batch)
             self._use(batch.paths)
-            hidden = self._hidden_of(batch.prefills)
+            hidden = self._hidden_of(batch)
             key = rounds_key(batch, self._model.args.num_heads)
             rounds = self._captured.pop(key, None)
             if rounds is None:

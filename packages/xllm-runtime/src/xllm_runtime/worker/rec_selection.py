@@ -5,6 +5,7 @@ from __future__ import annotations
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_framework.rec.onerec_args import is_onerec
 from xllm_runtime.models.native import explain_native
 from xllm_runtime.platform import NULL_DEVICE, selects_cpu
 from xllm_runtime.torch_extra import INSTALL_TORCH, has_torch
@@ -18,6 +19,12 @@ def start_rec_worker(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> 
         InvalidConfig: the device or an option cannot be used.
         ModelLoadError: the model cannot be loaded, or no implementation serves it; names every reason.
     """
+    if is_onerec(args):
+        if not has_torch():
+            raise UnsupportedModel(f"{files.name} needs PyTorch, which is not installed. {INSTALL_TORCH}.")
+        from xllm_runtime.worker.rec_onerec import OneRecWorker
+
+        return OneRecWorker(config, files, args)
     reasons = _explain_native(config, files, args)
     if not reasons:
         from xllm_runtime.worker.rec_native import NativeRecWorker

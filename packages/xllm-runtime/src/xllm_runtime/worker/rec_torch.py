@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import cast
+
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from xllm_framework.batch import ForwardInput
 from xllm_framework.batch.search_batch import SearchBatch
 from xllm_framework.config import XLLMConfig
 from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_framework.request.rec_messages import INPUT_EMBEDDING, INPUT_INDICES
 from xllm_runtime.attention.beams import BeamKV, BeamMetadata
+from xllm_runtime.attention.metadata import AttentionMetadata
+from xllm_runtime.models.llm.llama import LlamaForCausalLM
 from xllm_runtime.models.rec.llm_rec import beam_kv, let_attend_beams
 from xllm_runtime.worker.llm import LLMWorker
 from xllm_runtime.worker.rec import Beams, Float32s, Searcher, beam_positions, prompt_slots
@@ -45,14 +52,62 @@ class TorchRecWorker(LLMWorker):
         return CUDASearcher(self._model, self.hidden_of, self._platform.device, self._block_size, host)
 
     @torch.inference_mode()
-    def hidden_of(self, steps: list[ForwardInput]) -> torch.Tensor:
-        """Compute steps one after the other; return the hidden states of their sampled rows."""
+    def hidden_of(self, batch: SearchBatch) -> torch.Tensor:
+        """Compute a batch's prompts; return the hidden states of their last tokens."""
+        if any(batch.tensors):
+            return self._hidden_of_embedded(batch)
+        return self._hidden_of_steps(batch.prefills)
+
+    def _hidden_of_steps(self, steps: list[ForwardInput]) -> torch.Tensor:
         return torch.cat([self._executor.forward(step)[self._to_device(step.sample_rows)] for step in steps])
+
+    def _hidden_of_embedded(self, batch: SearchBatch) -> torch.Tensor:
+        """Compute prompts of which some rows are embeddings; a row is known by its search and its position."""
+        model = cast("LlamaForCausalLM", self._model)
+        parts, search = [], 0
+        for step in batch.prefills:
+            x = model.embed_tokens(self._to_device(step.token_ids.astype(np.int64)))
+            ends = set((step.sample_rows + 1).tolist())
+            for begin, end in pairwise(step.query_start.tolist()):
+                self._put_embeddings(x, batch.tensors[search], int(step.positions[begin]), begin, end)
+                search += end in ends
+            attention = self._metadata_of(step)
+            hidden = model.forward_embedded(x, self._to_device(step.positions.astype(np.int64)), attention)
+            parts.append(hidden[self._to_device(step.sample_rows)])
+        return torch.cat(parts)
+
+    def _put_embeddings(
+        self, x: torch.Tensor, tensors: dict[str, npt.NDArray[np.generic]], position: int, begin: int, end: int
+    ) -> None:
+        """Replace those of rows [begin, end), which begin at `position` of a prompt, that the search has embeddings for."""
+        if INPUT_INDICES not in tensors:
+            return
+        rows = tensors[INPUT_INDICES].astype(np.int64) - position
+        inside = (rows >= 0) & (rows < end - begin)
+        x[self._to_device(rows[inside] + begin)] = torch.from_numpy(tensors[INPUT_EMBEDDING][inside]).to(
+            x.device, x.dtype
+        )
+
+    def _metadata_of(self, step: ForwardInput) -> AttentionMetadata:
+        device = self._platform.device
+        return AttentionMetadata(
+            slot_mapping=torch.from_numpy(step.slot_mapping).to(device),
+            block_tables=torch.from_numpy(step.block_tables).to(device),
+            query_start=torch.from_numpy(step.query_start).to(device),
+            seq_lens=torch.from_numpy(step.seq_lens).to(device),
+            max_query_len=step.max_query_len,
+        )
+
+    @torch.inference_mode()
+    def prompt_logits(self, batch: SearchBatch) -> Float32s:
+        """Compute a batch's prompts; return the logits of their last tokens."""
+        logits: Float32s = self._model.compute_logits(self.hidden_of(batch)).cpu().numpy()
+        return logits
 
     @torch.inference_mode()
     def forward_steps(self, steps: list[ForwardInput]) -> Float32s:
         """Compute steps one after the other; return the logits of their sampled rows."""
-        logits: Float32s = self._model.compute_logits(self.hidden_of(steps)).cpu().numpy()
+        logits: Float32s = self._model.compute_logits(self._hidden_of_steps(steps)).cpu().numpy()
         return logits
 
     @torch.inference_mode()
@@ -95,7 +150,7 @@ class TorchBeamModel:
 
     def prefill(self, batch: SearchBatch) -> Float32s:
         """See `BeamModel.prefill`."""
-        return self._worker.forward_steps(batch.prefills)
+        return self._worker.prompt_logits(batch)
 
     def step(self, batch: SearchBatch, beams: Beams) -> Float32s:
         """See `BeamModel.step`."""

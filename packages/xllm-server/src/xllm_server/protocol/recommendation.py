@@ -89,13 +89,15 @@ class RecommendationRequest(RecommendationFields, kw_only=True):
     tensors: list[TensorBody] | None = None
     """Embeddings that the model takes in place of tokens, or beside them."""
 
-    def prompts(self) -> list[str | list[int]]:
-        """Return the prompts one by one.
+    def prompts(self) -> list[str | list[int] | None]:
+        """Return the prompts one by one; None where tensors stand for one.
 
         Raises:
             InvalidRequest: none, an empty one, too many, or texts and tokens mixed.
         """
-        prompts: list[str | list[int]]
+        if self.prompt is None and self.tensors:
+            return [None]
+        prompts: list[str | list[int] | None]
         given = self.prompt or []
         if isinstance(given, str):
             prompts = [given]
