@@ -171,7 +171,7 @@ Vectors read_vectors(Decoder &decoder) {
     if (num_dimensions == 0 ? !bytes.empty() : vectors.values.size() % vectors.num_dimensions != 0) {
         throw MalformedMessage();
     }
-    std::memcpy(vectors.values.data(), bytes.data(), bytes.size());
+    if (!bytes.empty()) std::memcpy(vectors.values.data(), bytes.data(), bytes.size());
     return vectors;
 }
 

@@ -146,7 +146,10 @@ class StepResults:
             record.pooled = values.astype(np.float64) if record.pooled is None else record.pooled + values
         if item.start + item.num_scheduled_tokens < sequence.num_tokens:
             return
-        if record.pooled is not None and pooling is not None and pooling.kind == "mean":
+        if record.pooled is None:
+            self._lifecycle.end_early(record, sequence, FinishReason.ERROR, RequestFailed("This model pools no prompts."))
+            return
+        if pooling is not None and pooling.kind == "mean":
             record.pooled /= sequence.num_tokens
         self._stats.num_prompt_tokens += sequence.num_prompt_tokens
         record.request.first_token_time_s = self._now_s
