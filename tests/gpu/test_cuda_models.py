@@ -178,3 +178,23 @@ def test_a_worker_on_the_gpu(tmp_path):
     assert drawn.errors is None
     assert drawn.top_ids is not None
     assert drawn.top_ids[:, 0].tolist() == first
+
+
+def test_single_tokens_by_the_portable_kernel(pair, monkeypatch):
+    """What GPUs before Hopper run: Triton in place of the fused kernel."""
+    from xllm_runtime.attention import paged_cuda
+
+    fast, truth = pair
+    monkeypatch.setattr(paged_cuda, "why_no_fused_decode", lambda spec: "it is an older GPU")
+    with torch.device("cuda"):
+        portable = type(fast)(fast.args, torch.bfloat16)
+        portable.bind_kv_cache([layer.self_attn.kv_cache for layer in fast.decoder_layers()])
+    portable.load_state_dict(fast.state_dict())
+    maker, random = StepMaker(NUM_BLOCKS, BLOCK_SIZE), np.random.default_rng(3)
+    eager, plain = (
+        EagerExecutor(portable, torch.device("cuda", 0)),
+        EagerExecutor(truth, torch.device("cpu")),
+    )
+    for count in (70, 1, 1):
+        step = maker.step([(i, random.integers(0, 512, count).tolist()) for i in range(3)])
+        assert error_of(logits_of(eager, portable, step), logits_of(plain, truth, step)) < TOLERANCE

@@ -1,27 +1,37 @@
-# xllm_kernels_cuda: csrc/cuda for sm_90a, and the extension module xllm_kernels._C_cuda over it. Built only when XLLM_CUDA is set, so that a
-# machine which happens to have nvcc builds no slower.
+# xllm_kernels_cuda: csrc/cuda, and the extension module xllm_kernels._C_cuda over it. Built only when XLLM_CUDA is set, so that a machine
+# which happens to have nvcc builds no slower. What uses instructions of Hopper is built for sm_90a alone, the rest for sm_80 and later, too.
 set(CMAKE_CUDA_ARCHITECTURES 90a-real)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 
+function(xllm_set_cuda_options target)
+  target_include_directories(${target} PUBLIC include PRIVATE csrc/cuda)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
+  if(XLLM_WARNINGS_AS_ERRORS)
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
+  endif()
+endfunction()
+
+add_library(
+  xllm_kernels_cuda_portable OBJECT
+  csrc/cuda/argmax.cu
+  csrc/cuda/expert_routing.cu
+  csrc/cuda/row_kernels.cu
+  csrc/cuda/sampling.cu)
+set_target_properties(xllm_kernels_cuda_portable PROPERTIES CUDA_ARCHITECTURES "80;90a-real")
+xllm_set_cuda_options(xllm_kernels_cuda_portable)
+
 add_library(
   xllm_kernels_cuda STATIC
-  csrc/cuda/argmax.cu
   csrc/cuda/beam_join.cu
   csrc/cuda/decode_attention.cu
-  csrc/cuda/expert_routing.cu
   csrc/cuda/expert_stream.cu
   csrc/cuda/linear_stream.cu
-  csrc/cuda/row_kernels.cu
-  csrc/cuda/sampling.cu
-  csrc/cuda/tensor_map.cu)
-target_include_directories(xllm_kernels_cuda PUBLIC include PRIVATE csrc/cuda)
-target_compile_options(xllm_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)
-if(XLLM_WARNINGS_AS_ERRORS)
-  target_compile_options(xllm_kernels_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
-endif()
+  csrc/cuda/tensor_map.cu
+  $<TARGET_OBJECTS:xllm_kernels_cuda_portable>)
+xllm_set_cuda_options(xllm_kernels_cuda)
 
 nanobind_add_module(
   _C_cuda

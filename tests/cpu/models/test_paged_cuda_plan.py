@@ -25,7 +25,7 @@ def test_whole_prompts_need_no_gathering():
     assert plan.decodes is None
     assert plan.prefills is not None
     assert plan.prefills.rows is None
-    assert plan.prefills.slots is None
+    assert plan.prefills.has_own_keys
     assert plan.prefills.query_start.tolist() == plan.prefills.key_start.tolist() == [0, 20, 25]
     assert plan.prefills.max_query_len == 20
 
@@ -46,9 +46,11 @@ def test_chunks_and_decodes_are_told_apart():
     assert prefills.query_start.tolist() == [0, 30, 33]
     assert prefills.key_start.tolist() == [0, 50, 53]
     assert (prefills.max_query_len, prefills.max_key_len) == (30, 50)
-    assert prefills.slots is not None
-    assert prefills.slots[:20].tolist() == first.slot_mapping[:20].tolist()
-    assert prefills.slots[20:].tolist() == metadata.slot_mapping[1:].tolist()
+    assert not prefills.has_own_keys
+    assert prefills.seq_lens.tolist() == [50, 3]
+    assert torch.equal(prefills.block_tables, metadata.block_tables[1:])
+    assert prefills.key_slots()[:20].tolist() == first.slot_mapping[:20].tolist()
+    assert prefills.key_slots()[20:].tolist() == metadata.slot_mapping[1:].tolist()
 
 
 def test_blocks_that_single_tokens_cannot_be_read_from_are_gathered():
@@ -57,8 +59,7 @@ def test_blocks_that_single_tokens_cannot_be_read_from_are_gathered():
     plan = plan_step(metadata_of(maker.step([(0, [2])])), 8)
     assert plan.decodes is None
     assert plan.prefills is not None
-    assert plan.prefills.slots is not None
-    assert len(plan.prefills.slots) == 10
+    assert len(plan.prefills.key_slots()) == 10
 
 
 def test_it_serves_no_other_device():

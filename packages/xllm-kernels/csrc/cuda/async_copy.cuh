@@ -99,10 +99,18 @@ __device__ __forceinline__ void copy_stacked_box(void* destination, const CUtens
       : "memory");
 }
 
-// Lets the next kernel of the stream start its prologue; it may read our results only after its own wait.
-__device__ __forceinline__ void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// Lets the next kernel of the stream start its prologue; it may read our results only after its own wait. Before sm_90 it never does.
+__device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 
 // Returns once the kernel before has ended and its writes are visible.
-__device__ __forceinline__ void wait_for_prerequisites() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_prerequisites() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 }  // namespace xllm::kernels::cuda

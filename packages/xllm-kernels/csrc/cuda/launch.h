@@ -18,6 +18,17 @@ struct LaunchShape {
   int shared_bytes = 0;
 };
 
+// Whether kernels may overlap the one before them on the current device.
+inline bool can_overlap() {
+  static const bool can = [] {
+    int device = 0, major = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+    return major >= 9;
+  }();
+  return can;
+}
+
 // The kernel must wait_for_prerequisites() before it touches what earlier kernels wrote or read.
 template <class Kernel, class Args>
 void launch(Kernel kernel, const char* name, const LaunchShape& shape, const Args& args, void* stream) {
@@ -30,7 +41,7 @@ void launch(Kernel kernel, const char* name, const LaunchShape& shape, const Arg
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
   config.attrs = &overlap;
-  config.numAttrs = 1;
+  config.numAttrs = can_overlap() ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, args), name);
 }
 

@@ -1,5 +1,7 @@
 // One block draws for one row. The row stays where it is, mostly in the L2 cache, and is read a few times:
 //
+//   floor      with top-k or top-p: each thread's largest logit. The k-th largest of those is no larger than the k-th of all, and few
+//              tokens lie above it, which keeps the histograms small: all tokens in one would meet in a few bins
 //   threshold  where top-k or top-p ends: a radix descent over the logits as ordered integers, eleven bits a pass, each pass a histogram
 //              of counts and weights (two passes for bfloat16, three for float32, each for top-k and for top-p)
 //   ties       where only some of the tokens that equal the threshold are kept: which is the last of them
@@ -86,6 +88,7 @@ __device__ __forceinline__ void load(const float* row, int at, float (&v)[kEleme
 // Calls use(logit, id) for every token; ids rise within a thread.
 template <class T, class Use>
 __device__ __forceinline__ void for_each(const T* row, int size, const Use& use) {
+#pragma unroll 2
   for (int at = threadIdx.x * kElements; at < size; at += kTile) {
     float v[kElements];
     load(row, at, v);
@@ -94,9 +97,16 @@ __device__ __forceinline__ void for_each(const T* row, int size, const Use& use)
   }
 }
 
-__device__ __forceinline__ Mass weight_of(float logit, float best, float temperature) {
-  return __float2ull_rn(expf((logit - best) / temperature) * kOne);
-}
+// How a logit becomes a weight.
+struct Softmax {
+  float best;
+  float sharpness;  // 1 / temperature
+
+  __device__ __forceinline__ Mass operator()(float logit) const {
+    const float scaled = (logit - best) * sharpness;
+    return scaled < -28.f ? 0 : __float2ull_rn(expf(scaled) * kOne);  // 2^40 e^-28 is less than 1
+  }
+};
 
 __device__ __forceinline__ Mass warp_total(Mass v) {
 #pragma unroll
@@ -132,12 +142,12 @@ struct Threshold {
   Mass kept;
 };
 
-// By count: the first `wanted` tokens. By mass: those whose weight reaches the share `top_p` of `total` (0: of all tokens).
+// By count: the first `wanted` tokens. By mass: those whose weights reach `needed`. Looks at keys from `floor` on alone; where those do not
+// suffice, `kept` of what it returns is 0.
 template <class T, bool BY_COUNT>
-__device__ Threshold descend(const T* row, int size, float best, float temperature, uint32_t wanted, double top_p, Mass total,
-                             Memory& memory) {
+__device__ Threshold descend(const T* row, int size, const Softmax& softmax, uint32_t wanted, Mass needed, uint32_t floor, Memory& memory) {
   uint32_t prefix = 0, count_before = 0;
-  Mass mass_before = 0, needed = 0;
+  Mass mass_before = 0;
   int shift = Key<T>::kBits;
   for (bool is_first = true; shift > 0; is_first = false) {
     const int bits = min(kRadixBits, shift), above = shift;
@@ -149,10 +159,10 @@ __device__ Threshold descend(const T* row, int size, float best, float temperatu
     __syncthreads();
     for_each(row, size, [&](float logit, int) {
       const uint32_t key = key_of<T>(logit);
-      if (!is_first && key >> above != prefix) return;
+      if (key < floor || (!is_first && key >> above != prefix)) return;
       const int bin = key >> shift & ((1 << bits) - 1);
       atomicAdd(memory.count + bin, 1u);
-      const Mass weight = weight_of(logit, best, temperature);
+      const Mass weight = softmax(logit);
       if (weight > 0) atomicAdd(memory.mass + bin, weight);
     });
     __syncthreads();
@@ -160,13 +170,10 @@ __device__ Threshold descend(const T* row, int size, float best, float temperatu
     const int bin = kBins - 1 - 2 * static_cast<int>(threadIdx.x);
     const Mass masses[2] = {memory.mass[bin], memory.mass[bin - 1]};
     const uint32_t counts[2] = {memory.count[bin], memory.count[bin - 1]};
-    Mass all, ignored;
+    Mass all, all_counts;
     Mass mass = sum_before(masses[0] + masses[1], memory.warp_sums, all) + mass_before;
-    uint32_t count = static_cast<uint32_t>(sum_before(counts[0] + counts[1], memory.warp_sums, ignored)) + count_before;
-    if (is_first && !BY_COUNT) {
-      const double share = (top_p - kMassRounding) * static_cast<double>(total != 0 ? total : all);
-      needed = share < 1.0 ? 1 : static_cast<Mass>(share);
-    }
+    uint32_t count = static_cast<uint32_t>(sum_before(counts[0] + counts[1], memory.warp_sums, all_counts)) + count_before;
+    if (is_first && (BY_COUNT ? all_counts < wanted : all < needed)) return {0, 0, 0};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const bool ends_here = BY_COUNT ? count < wanted && count + counts[i] >= wanted : mass < needed && mass + masses[i] >= needed;
@@ -185,7 +192,7 @@ __device__ Threshold descend(const T* row, int size, float best, float temperatu
     __syncthreads();
   }
   const uint32_t equals = memory.count[prefix & ((1u << (Key<T>::kBits % kRadixBits)) - 1)];
-  const Mass weight = weight_of(logit_of<T>(prefix), best, temperature);
+  const Mass weight = softmax(logit_of<T>(prefix));
   uint32_t kept = equals;
   if (BY_COUNT) {
     kept = wanted - count_before;
@@ -194,6 +201,41 @@ __device__ Threshold descend(const T* row, int size, float best, float temperatu
   }
   __syncthreads();
   return {prefix, kept, mass_before + kept * weight};
+}
+
+// Each thread's largest key, and the weight of all tokens.
+template <class T>
+__device__ uint32_t largest_key(const T* row, int size, const Softmax& softmax, bool sums, Mass& total, Memory& memory) {
+  uint32_t largest = 0;
+  Mass mine = 0;
+  for_each(row, size, [&](float logit, int) {
+    largest = max(largest, key_of<T>(logit));
+    if (sums) mine += softmax(logit);
+  });
+  sum_before(mine, memory.warp_sums, total);
+  return largest;
+}
+
+// The `wanted`-th largest of the threads' keys, 0 if there are not so many: by bisection of the bits, a vote each.
+template <class T>
+__device__ uint32_t floor_of(uint32_t key, uint32_t wanted) {
+  if (wanted > kThreads) return 0;
+  uint32_t floor = 0;
+  for (int bit = Key<T>::kBits - 1; bit >= 0; --bit) {
+    const uint32_t higher = floor | 1u << bit;
+    if (static_cast<uint32_t>(__syncthreads_count(key >= higher)) >= wanted) floor = higher;
+  }
+  return floor;
+}
+
+// The threshold from `floor` on if the tokens there suffice, else from all.
+template <class T, bool BY_COUNT>
+__device__ Threshold threshold_of(const T* row, int size, const Softmax& softmax, uint32_t wanted, Mass needed, uint32_t floor,
+                                  Memory& memory) {
+  Threshold found = descend<T, BY_COUNT>(row, size, softmax, wanted, needed, floor, memory);
+  __syncthreads();
+  if (found.equals == 0 && floor > 0) found = descend<T, BY_COUNT>(row, size, softmax, wanted, needed, 0, memory);
+  return found;
 }
 
 // The id of the last of the first `wanted` tokens at `key`, INT_MAX where all are kept.
@@ -250,7 +292,7 @@ __device__ Mass random_fraction(uint64_t seed, int64_t step) {
 // The weight of a token, 0 where the filters drop it.
 template <class T>
 struct Filter {
-  float best, temperature;
+  Softmax softmax;
   Mass least;      // of min-p
   uint32_t key;    // 0: no threshold
   int last_equal;
@@ -258,7 +300,7 @@ struct Filter {
   __device__ Mass operator()(float logit, int id) const {
     const uint32_t k = key_of<T>(logit);
     if (k < key || (k == key && id > last_equal)) return 0;
-    const Mass weight = weight_of(logit, best, temperature);
+    const Mass weight = softmax(logit);
     return weight < least ? 0 : weight;
   }
 };
@@ -311,17 +353,27 @@ __device__ int draw(const T* row, int size, const Filter<T>& filter, Mass fracti
 template <class T>
 __device__ int drawn_token(const SampleArgs& args, const T* row, int64_t index, Memory& memory) {
   const int size = static_cast<int>(args.size);
-  const float best = args.best[index], temperature = args.temperature[index], top_p = args.top_p[index];
+  const float top_p = args.top_p[index];
+  const Softmax softmax{args.best[index], 1.f / args.temperature[index]};
   const auto top_k = static_cast<uint32_t>(args.top_k[index]);
-  Filter<T> filter{best, temperature, static_cast<Mass>(args.min_p[index] * kOne), 0, INT_MAX};
+  const bool has_top_k = top_k > 0 && top_k < args.size, has_top_p = top_p < 1.f;
+  Filter<T> filter{softmax, static_cast<Mass>(args.min_p[index] * kOne), 0, INT_MAX};
   Threshold threshold{0, 0, 0};
-  if (top_k > 0 && top_k < args.size) {
-    threshold = descend<T, true>(row, size, best, temperature, top_k, 0.0, 0, memory);
-  }
-  if (top_p < 1.f) {
-    const Threshold other = descend<T, false>(row, size, best, temperature, 0, top_p, threshold.kept, memory);
-    const bool is_tighter = other.key > threshold.key || (other.key == threshold.key && other.equals < threshold.equals);
-    if (is_tighter || threshold.kept == 0) threshold = other;
+  if (has_top_k || has_top_p) {
+    Mass total;
+    const uint32_t largest = largest_key(row, size, softmax, !has_top_k, total, memory);
+    if (has_top_k) {
+      threshold = threshold_of<T, true>(row, size, softmax, top_k, 0, floor_of<T>(largest, top_k), memory);
+      total = threshold.kept;
+    }
+    if (has_top_p) {
+      const double share = (static_cast<double>(top_p) - kMassRounding) * static_cast<double>(total);
+      const Mass needed = share < 1.0 ? 1 : static_cast<Mass>(share);
+      const uint32_t floor = has_top_k ? threshold.key : floor_of<T>(largest, kThreads);
+      const Threshold other = threshold_of<T, false>(row, size, softmax, 0, needed, floor, memory);
+      const bool is_tighter = other.key > threshold.key || (other.key == threshold.key && other.equals < threshold.equals);
+      if (is_tighter || !has_top_k) threshold = other;
+    }
   }
   if (threshold.key != 0) {
     filter.key = threshold.key;
@@ -342,7 +394,8 @@ __global__ void __launch_bounds__(kThreads) sample_kernel(const __grid_constant_
   if (isfinite(best)) token = args.temperature[index] > 0.f ? drawn_token(args, row, index, memory) : args.best_ids[index];
   if (args.logprobs != nullptr && token >= 0) {
     Mass mine = 0, total;
-    for_each(row, static_cast<int>(args.size), [&](float logit, int) { mine += weight_of(logit, best, 1.f); });
+    const Softmax softmax{best, 1.f};
+    for_each(row, static_cast<int>(args.size), [&](float logit, int) { mine += softmax(logit); });
     sum_before(mine, memory.warp_sums, total);
     if (threadIdx.x == 0) {
       args.logprobs[index] = static_cast<float>(row[token]) - best - logf(static_cast<float>(total) / kOne);

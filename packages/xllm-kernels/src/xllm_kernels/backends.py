@@ -37,8 +37,11 @@ CUDA_OPERATIONS = (
     "replace_placeholders",
 )
 """Names of the operations in `xllm_kernels.cuda`: `ops`, `decode`, `experts`, `sampling` and others."""
-CUDA_CAPABILITY = (9, 0)
-"""The one compute capability that they are built for: they use instructions of Hopper alone."""
+HOPPER_OPERATIONS = ("linear_stream", "decode_attention", "run_experts", "beam_join")
+"""Those that use instructions of Hopper alone."""
+HOPPER_CAPABILITY = (9, 0)
+LEAST_CAPABILITY = (8, 0)
+"""Compute capability from which the others run."""
 
 
 class AvailableBackends(TypedDict):
@@ -47,14 +50,14 @@ class AvailableBackends(TypedDict):
     cpu: str
     """Instruction set in use: "portable", "avx2", "avx512" or "avx512_bf16"."""
     cuda: str | None
-    """"sm_90a" where the CUDA kernels are built, whether there is a GPU or not."""
+    """"sm_90a, sm_80" where the CUDA kernels are built, whether there is a GPU or not."""
     npu: str | None
     """Always None in this version."""
 
 
 def available_backends() -> AvailableBackends:
     """The back ends of this build on this machine."""
-    return {"cpu": _C.cpu_isa(), "cuda": None if _why_no_cuda_module() else "sm_90a", "npu": None}
+    return {"cpu": _C.cpu_isa(), "cuda": None if _why_no_cuda_module() else "sm_90a, sm_80", "npu": None}
 
 
 def explain(op: str, device: str) -> list[str]:
@@ -66,7 +69,7 @@ def explain(op: str, device: str) -> list[str]:
         reasons.append(f"xllm-kernels has no operation {op!r} (it has {', '.join(operations)})")
     if kind == "cuda":
         missing = _why_no_cuda_module()
-        reasons += [missing] if missing else _reasons_against_gpu(int(index or 0))
+        reasons += [missing] if missing else _reasons_against_gpu(op, int(index or 0))
     elif kind == "npu":
         reasons.append(_C.why_no_npu() or "the NPU kernels serve no operation yet")
     elif kind != "cpu":
@@ -82,7 +85,7 @@ def _why_no_cuda_module() -> str | None:
     return None
 
 
-def _reasons_against_gpu(index: int) -> list[str]:
+def _reasons_against_gpu(op: str, index: int) -> list[str]:
     try:
         import torch
     except ImportError:
@@ -90,8 +93,9 @@ def _reasons_against_gpu(index: int) -> list[str]:
     if not torch.cuda.is_available() or index >= torch.cuda.device_count():
         return [f"torch finds no GPU {index}"]
     capability = torch.cuda.get_device_capability(index)
-    if capability != CUDA_CAPABILITY:
-        return [
-            f"the CUDA kernels need compute capability 9.0 (H100, H200), and GPU {index} has {capability[0]}.{capability[1]}"
-        ]
+    found = f"GPU {index} has {capability[0]}.{capability[1]}"
+    if capability < LEAST_CAPABILITY:
+        return [f"the CUDA kernels need compute capability 8.0 or later, and {found}"]
+    if op in HOPPER_OPERATIONS and capability != HOPPER_CAPABILITY:
+        return [f"{op} needs compute capability 9.0 (H100, H200), and {found}"]
     return []

@@ -1,12 +1,15 @@
-"""Attention on a GPU: single tokens by xllm-kernels straight on the paged cache, prompts by the FlashAttention in torch.
+"""Attention on a GPU over the paged cache: single tokens by the CUDA kernel of xllm-kernels, prompts by its Triton kernel.
 
-A step's sequences are told apart once, by the first layer. Prompts whose KV was not all computed in this step are gathered from
-the cache, which moves 2 x context tokens once, little beside the products of a chunk. Knows nothing of models.
+A step's sequences are told apart once, by the first layer. Where Triton cannot compile, prompts go to the FlashAttention in torch, and
+keys that were not all computed in this step are gathered from the cache before. Knows nothing of models.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 from typing import ClassVar
 
@@ -14,6 +17,8 @@ import torch
 
 from xllm_runtime.attention.backend import AttentionSpec
 from xllm_runtime.attention.metadata import AttentionMetadata
+
+logger = logging.getLogger(__name__)
 
 BLOCK_SIZE_STEP = 16
 """Blocks of other sizes than multiples of this are gathered for single tokens, too."""
@@ -29,7 +34,7 @@ class DecodeRows:
     seq_lens: torch.Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PrefillRows:
     """The sequences of a step that bring several tokens: Q in all, over K keys."""
 
@@ -41,8 +46,23 @@ class PrefillRows:
     """int32 [S + 1]"""
     max_query_len: int
     max_key_len: int
-    slots: torch.Tensor | None
-    """int64 [K], where the keys lie in the cache; None when they are this step's own."""
+    has_own_keys: bool
+    """Whether the keys are this step's own rows, all of them."""
+    block_tables: torch.Tensor
+    """int32 [S, W]"""
+    seq_lens: torch.Tensor
+    """int32 [S]"""
+    lengths: list[int]
+    """`seq_lens` on the host."""
+    block_size: int
+    _slots: torch.Tensor | None = None
+
+    def key_slots(self) -> torch.Tensor:
+        """Return int64 [K]: where the keys lie in the cache. Worked out when first asked for."""
+        if self._slots is None:
+            tables = zip(self.block_tables, self.lengths, strict=True)
+            self._slots = torch.cat([_slots(table, length, self.block_size) for table, length in tables])
+        return self._slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +74,7 @@ class StepPlan:
 
 
 class PagedCUDAAttention:
-    """`AttentionBackend` on `xllm_kernels.cuda` and torch's `_flash_attention_forward`."""
+    """`AttentionBackend` on `xllm_kernels.cuda` and `xllm_kernels.triton`, or torch's `_flash_attention_forward`."""
 
     name: ClassVar[str] = "paged_cuda"
 
@@ -63,8 +83,9 @@ class PagedCUDAAttention:
 
         self._scale = spec.scale
         self._write_kv = ops.write_kv
-        self._decode_attention = decode.decode_attention
+        self._decode_attention = decode.decode_attention if why_no_fused_decode(spec) is None else None
         self._workspace = decode.shared_workspace(spec.device)
+        self._prefill_attention = prefill_kernel()
 
     @classmethod
     def explain(cls, spec: AttentionSpec) -> list[str]:
@@ -121,6 +142,14 @@ class PagedCUDAAttention:
         output: torch.Tensor,
     ) -> None:
         """One token a sequence; writes its KV."""
+        max_seq_len = decodes.block_tables.shape[1] * kv_cache[0].shape[1]
+        if self._decode_attention is None:
+            from xllm_kernels.triton.decode_attention import decode_attention
+
+            self._write_kv(key, value, *kv_cache, _newest_slots(decodes, kv_cache[0].shape[1]))
+            tables, lengths = decodes.block_tables, decodes.seq_lens
+            decode_attention(query, kv_cache, tables, lengths, out=output, scale=self._scale, max_seq_len=max_seq_len)
+            return
         if key.stride(0) != value.stride(0):
             key, value = key.contiguous(), value.contiguous()
         self._decode_attention(
@@ -133,7 +162,7 @@ class PagedCUDAAttention:
             self._workspace,
             out=output,
             scale=self._scale,
-            max_seq_len=decodes.block_tables.shape[1] * kv_cache[0].shape[1],
+            max_seq_len=max_seq_len,
         )
 
     def _prefill(
@@ -147,8 +176,25 @@ class PagedCUDAAttention:
         """Several tokens a sequence: [Q, Hq, D] of them."""
         if prefills.rows is not None:
             query = query[prefills.rows]
-        if prefills.slots is not None:
-            key, value = (cache.flatten(0, 1).index_select(0, prefills.slots) for cache in kv_cache)
+        if self._prefill_attention is not None:
+            output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+            keys, values = (key, value) if prefills.has_own_keys else kv_cache
+            self._prefill_attention(
+                query,
+                keys,
+                values,
+                prefills.query_start,
+                prefills.key_start,
+                prefills.seq_lens,
+                out=output,
+                scale=self._scale,
+                max_query_len=prefills.max_query_len,
+                block_tables=None if prefills.has_own_keys else prefills.block_tables,
+            )
+            return output
+        if not prefills.has_own_keys:
+            slots = prefills.key_slots()
+            key, value = (cache.flatten(0, 1).index_select(0, slots) for cache in kv_cache)
         attended: torch.Tensor = torch.ops.aten._flash_attention_forward(
             query,
             key,
@@ -163,6 +209,25 @@ class PagedCUDAAttention:
             scale=self._scale,
         )[0]
         return attended
+
+
+def prefill_kernel() -> Callable[..., None] | None:
+    """Return the Triton kernel for prompts, or None where it does not serve."""
+    from xllm_kernels.triton import why_no_triton
+
+    reason = why_no_triton()
+    if reason is not None:
+        warn_once(reason)
+        return None
+    from xllm_kernels.triton.prefill_attention import prefill_attention
+
+    return prefill_attention
+
+
+@cache
+def warn_once(reason: str) -> None:
+    """Say why prompts take the slower way."""
+    logger.warning("Prompts are attended to by the FlashAttention in torch, which is slower: %s.", reason)
 
 
 def plan_step(metadata: AttentionMetadata, block_size: int) -> StepPlan:
@@ -185,18 +250,28 @@ def plan_step(metadata: AttentionMetadata, block_size: int) -> StepPlan:
         )
         keys = [lengths[row] for row in prefilling]
         queries = [query_lens[row] for row in prefilling]
-        slots = None
-        if decoding or keys != queries:
-            slots = torch.cat([_slots(metadata.block_tables[row], lengths[row], block_size) for row in prefilling])
+        is_all = len(prefilling) == len(query_lens)
+        index = _tensor([] if is_all else prefilling, torch.int64, device)
         prefills = PrefillRows(
             rows=rows if decoding else None,
             query_start=_starts(queries, device),
             key_start=_starts(keys, device),
             max_query_len=max(queries),
             max_key_len=max(keys),
-            slots=slots,
+            has_own_keys=not decoding and keys == queries,
+            block_tables=metadata.block_tables if is_all else metadata.block_tables[index],
+            seq_lens=metadata.seq_lens if is_all else metadata.seq_lens[index],
+            lengths=keys,
+            block_size=block_size,
         )
     return StepPlan(decodes, prefills)
+
+
+def _newest_slots(decodes: DecodeRows, block_size: int) -> torch.Tensor:
+    """int64 [B]: where the newest token of each sequence lies; -1 for unused rows."""
+    last = (decodes.seq_lens.long() - 1).clamp(min=0)
+    blocks = decodes.block_tables.gather(1, (last // block_size).unsqueeze(1)).squeeze(1).long()
+    return torch.where(decodes.seq_lens > 0, blocks * block_size + last % block_size, -1)
 
 
 def _slots(block_table: torch.Tensor, num_tokens: int, block_size: int) -> torch.Tensor:
@@ -222,10 +297,20 @@ def _missing_kernels(spec: AttentionSpec) -> list[str]:
         from xllm_kernels import explain
     except ImportError as error:
         return [f"xllm-kernels cannot be imported: {error}"]
-    missing = [*explain("write_kv", str(spec.device)), *explain("decode_attention", str(spec.device))]
+    missing = explain("write_kv", str(spec.device))
     if missing:
-        return list(dict.fromkeys(missing))
+        return missing
+    reason = why_no_fused_decode(spec)
+    return [] if reason is None or prefill_kernel() is not None else [reason]
+
+
+def why_no_fused_decode(spec: AttentionSpec) -> str | None:
+    """Return why the CUDA kernel cannot attend single tokens; None where it can."""
+    from xllm_kernels import explain
+
+    missing = explain("decode_attention", str(spec.device))
+    if missing:
+        return missing[0]
     from xllm_kernels.cuda.decode import why_no_decode_attention
 
-    reason = why_no_decode_attention(spec.num_heads, spec.num_kv_heads, spec.head_dim, BLOCK_SIZE_STEP)
-    return [reason] if reason else []
+    return why_no_decode_attention(spec.num_heads, spec.num_kv_heads, spec.head_dim, BLOCK_SIZE_STEP)
