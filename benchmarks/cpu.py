@@ -6,7 +6,9 @@ PYTHON is an interpreter with the peer installed: `llama-cpp-python[server]`, or
 model with the same threads: from its Q4_1 file as it is, and from the same weights rounded to bfloat16 (FOLDER: those in
 Hugging Face layout). They take turns, run by run; figures are medians. The machine must be quiet: a run during which
 others used more than 3 % of it is repeated, and marked with ! where that did not help. `--check` exits with 1 where a
-goal is missed or could not be measured.
+goal is missed or could not be measured. A long run can be cut: `--works` and `--servers` choose parts of it, and `--results
+FILE` keeps figures from one part to the next. Goals compare what comes through HTTP with what comes through HTTP; llama.cpp
+without a server is measured beside it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import json
 import os
 import statistics
 import sys
@@ -38,6 +41,9 @@ UNITS = {workload.name: workload.unit for workload in WORKLOADS} | {
     BANDWIDTH: "GB/s",
 }
 MACHINE = "this machine"
+WORKLOAD_NAMES = dict(zip(("decode", "first-token", "8", "32"), WORKLOADS, strict=True))
+WORKS = ("start", *WORKLOAD_NAMES, "memory", "in-process", "bandwidth")
+"""Parts that `--works` chooses from."""
 
 
 @dataclass(slots=True)
@@ -55,14 +61,26 @@ class Results:
             self.disturbed.add((work, server))
         print(f"  {work:<28} {server:<22} {value:10.2f} {UNITS.get(work, '')}", file=sys.stderr, flush=True)
 
+    def load(self, path: Path) -> None:
+        """Take the figures that an earlier part left at `path`, if any."""
+        for work, server, values, is_disturbed in json.loads(path.read_text()) if path.exists() else ():
+            self.values[work, server] = values
+            if is_disturbed:
+                self.disturbed.add((work, server))
+
+    def save(self, path: Path) -> None:
+        """Leave all figures at `path`."""
+        rows = [(*key, values, key in self.disturbed) for key, values in self.values.items()]
+        path.write_text(json.dumps(rows))
+
     def median(self, work: str, server: str) -> float | None:
         """Return the median, or None for what was not measured."""
         values = self.values.get((work, server))
         return statistics.median(values) if values else None
 
     def best(self, work: str, weights: str, best: Callable[[list[float]], float]) -> float | None:
-        """Return the best peer's figure on the weights named."""
-        peers = [f"llama.cpp {weights}", f"vllm {weights}", f"{IN_PROCESS} {weights}"]
+        """Return the best peer server's figure on the weights named."""
+        peers = [f"llama.cpp {weights}", f"vllm {weights}"]
         found = [value for peer in peers if (value := self.median(work, peer)) is not None]
         return best(found) if found else None
 
@@ -146,11 +164,17 @@ def main() -> int:
         bfloat16_file = Path(folder) / "demo-bf16.gguf"
         write_copy(demo_file(), bfloat16_file, GGMLQuantizationType.BF16)
         results = Results()
-        measure_starts(options, results, Path(folder))
+        if options.results:
+            results.load(options.results)
+        if "start" in options.works:
+            measure_starts(options, results, Path(folder))
         measure_servers(options, results, contenders(options, bfloat16_file))
-        if options.llama_cpp:
+        if options.llama_cpp and "in-process" in options.works:
             measure_in_process(options, results, bfloat16_file)
-        measure_bandwidth(options, results, tensor_bytes(bfloat16_file))
+        if "bandwidth" in options.works:
+            measure_bandwidth(options, results, tensor_bytes(bfloat16_file))
+        if options.results:
+            results.save(options.results)
     print_table(results)
     lines = [goal.line(results) for goal in GOALS]
     print("\n" + "\n".join(line for line, _ in lines))
@@ -169,7 +193,13 @@ def parse_options() -> argparse.Namespace:
         "--quiet-timeout", type=float, default=600.0, help="seconds to wait for quiet; 0 takes every run as it is"
     )
     parser.add_argument("--check", action="store_true", help="exit with 1 where a goal is missed")
+    parser.add_argument("--works", default=",".join(WORKS), help="parts to run, comma-separated; none of them: empty")
+    parser.add_argument("--servers", default="", help='servers to run, comma-separated, as "xllm bf16"; all without it')
+    parser.add_argument("--results", type=Path, help="file that keeps figures from part to part")
     options = parser.parse_args()
+    options.works = set(filter(None, options.works.split(",")))
+    if unknown := options.works - set(WORKS):
+        parser.error(f"--works has no {', '.join(sorted(unknown))}; it has {', '.join(WORKS)}")
     if bool(options.vllm) != bool(options.vllm_model):
         parser.error("--vllm and --vllm-model go together")
     return options
@@ -188,7 +218,8 @@ def contenders(options: argparse.Namespace, bfloat16_file: Path) -> list[Contend
         found.append(llama_cpp("Q4_1", options.llama_cpp, demo_file(), threads))
     if options.vllm:
         found.append(vllm(options.vllm, options.vllm_model, threads))
-    return found
+    chosen = options.servers.split(",") if options.servers else [contender.name for contender in found]
+    return [contender for contender in found if contender.name in chosen]
 
 
 def measure_starts(options: argparse.Namespace, results: Results, folder: Path) -> None:
@@ -210,10 +241,13 @@ def measure_starts(options: argparse.Namespace, results: Results, folder: Path) 
 
 def measure_servers(options: argparse.Namespace, results: Results, servers: list[Contender]) -> None:
     """Run every workload on every server in turn; then fill ours and see what memory they took."""
+    workloads = [workload for name, workload in WORKLOAD_NAMES.items() if name in options.works]
+    if not workloads and "memory" not in options.works:
+        return
     with contextlib.ExitStack() as stack:
         running = [stack.enter_context(RunningServer(contender)) for contender in servers]
         own = [server.pid for server in running]
-        for workload in WORKLOADS:
+        for workload in workloads:
             for server in running:
                 workload.measure(server, options.repetitions)  # warms caches up, with prompts of its own
             for repetition in range(options.repetitions):
@@ -221,7 +255,7 @@ def measure_servers(options: argparse.Namespace, results: Results, servers: list
                     run = workload.with_fresh_prompts(server, repetition, options.repetitions + 1)
                     measured = undisturbed(run, own, timeout_s=options.quiet_timeout)
                     results.add(workload.name, server.contender.name, measured)
-        for server in running:
+        for server in running if "memory" in options.works else ():
             if server.contender.is_ours:
                 fill_with_long_requests(server)
             results.add(MEMORY, server.contender.name, (peak_bytes(server.pid) / 1e6, True))
