@@ -18,6 +18,7 @@ from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
 from xllm_runtime.engine.archive import open_archive
 from xllm_runtime.executor.warm_up import warm_up_input
+from xllm_runtime.memory.file_archive import FileArchive
 from xllm_runtime.platform import NULL_DEVICE, select_platform, selects_cpu
 from xllm_runtime.worker import (
     LocalWorkerClient,
@@ -42,7 +43,17 @@ class LLMEngine:
     """
 
     def __init__(self, config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> None:
+        self.archive: FileArchive | None = None
+        """Keeps blocks that leave the cache, for all ranks; None without one."""
         self._clients = _start_workers(config, files, args)
+        try:
+            self._prepare(config, files, args)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> None:
+        """Agree on a pool and allocate it on every rank; then run a first step."""
         self.block_size = config.kv_cache.block_size
         self.num_blocks = min(client.num_blocks_that_fit(self.block_size) for client in self._clients)
         """Blocks of the pool on each rank, padding block 0 included."""
@@ -56,7 +67,6 @@ class LLMEngine:
             for client in self._clients:
                 client.allocate_host_blocks(self.num_host_blocks)
         self.archive = open_archive(config.kv_cache, files, self._clients)
-        """Keeps blocks that leave the cache, for all ranks; None without one."""
         self.num_ranks = len(self._clients)
         """Data-parallel ranks."""
         self._builder = ForwardInputBuilder(self.block_size, args.eos_token_ids)
