@@ -16,12 +16,16 @@ from tqdm import tqdm
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import InvalidRequest, QueueFull, RequestFailed, XLLMError
 from xllm_framework.request import RequestOutput, SamplingParams
+from xllm_framework.request.image_output import ImageOutput
+from xllm_runtime.image_generation import generate_images
 from xllm_runtime.master import ChatInput, LLMMaster, PreparedRequest
 
 Prompt = str | list[int]
 Message = dict[str, Any]
 PROGRESS_BAR_FROM = 16
 """Requests from which on a progress bar is shown when nobody says otherwise."""
+OFFLINE_STEP_MS = 60_000.0
+"""Nobody waits for the first token of one prompt among many, so that steps may be as long as they like."""
 RETRY_S = 0.001
 """Before a request is offered again to a queue that other threads have filled."""
 
@@ -43,7 +47,7 @@ class LLM:
     """
 
     def __init__(self, model: str = "", **options: Any) -> None:
-        config = XLLMConfig.from_flat({"model": model, **options}, "LLM(...)")
+        config = XLLMConfig.from_flat({"model": model, "prefill_step_ms": OFFLINE_STEP_MS, **options}, "LLM(...)")
         self.master = LLMMaster.create(config, engine_process=False)
 
     def generate(
@@ -90,8 +94,6 @@ class LLM:
 
         return self._run(prepare, len(batch), use_tqdm)
 
-    def close(self) -> None:
-        """End the engine and free its memory."""
     def embed(
         self, prompts: Prompt | Sequence[Prompt], *, dimensions: int | None = None, use_tqdm: bool | None = None
     ) -> list[EmbeddingOutput]:
@@ -139,6 +141,31 @@ class LLM:
             raise RequestFailed(failed.error or "")
         return scorer.scores(pairs, outputs)
 
+    def generate_images(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        images: Sequence[Any] = (),
+        mask: Any = None,
+        use_tqdm: bool | None = None,
+        **asked: Any,
+    ) -> list[ImageOutput]:
+        """Draw each prompt, and return the results in the prompts' order; for models of the dit backend.
+
+        Args:
+            images: for models that take one: Pillow's image, or uint8 [height, width, 3].
+            mask: where to draw anew: Pillow's image, or uint8 [height, width].
+            asked: further fields of `ImageRequest` for all prompts, as `width=1024`, `seed=1`.
+
+        A prompt that cannot be drawn does not hold up the others: its result has `error` and `error_kind` set.
+
+        Raises:
+            InvalidRequest: the model does not draw.
+        """
+        return generate_images(self._run, self.master, prompts, images, mask, use_tqdm, asked)
+
+    def close(self) -> None:
+        """End the engine and free its memory."""
         self.master.close()
 
     def __enter__(self) -> Self:
@@ -165,8 +192,6 @@ class LLM:
         return [run.outputs[index] for index in range(num_requests)]
 
 
-class _Run:
-    """One `generate` or `chat` under way. `outputs` holds what each request brought so far, by index."""
 @dataclass(frozen=True, slots=True)
 class EmbeddingOutput:
     """What `LLM.embed` returns for one prompt."""
@@ -178,6 +203,8 @@ class EmbeddingOutput:
     error_kind: str | None = None
 
 
+class _Run:
+    """One `generate` or `chat` under way. `outputs` holds what each request brought so far, by index."""
 
     def __init__(self, master: LLMMaster, num_requests: int) -> None:
         self.outputs: dict[int, RequestOutput] = {}
@@ -248,8 +275,6 @@ def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     return list(cast("Sequence[Prompt]", prompts))
 
 
-def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
 def _pairs(text_1: str | Sequence[str], text_2: str | Sequence[str]) -> list[tuple[str, str]]:
     first, second = ([texts] if isinstance(texts, str) else list(texts) for texts in (text_1, text_2))
     if len(first) not in (1, len(second)):
@@ -257,6 +282,8 @@ def _pairs(text_1: str | Sequence[str], text_2: str | Sequence[str]) -> list[tup
     return list(zip(first * len(second) if len(first) == 1 else first, second, strict=True))
 
 
+def _one_each(params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
     if len(params) != count:
         raise InvalidRequest(f"sampling_params has {len(params)} entries for {count} prompts.", "sampling_params")

@@ -103,17 +103,12 @@ class ImageRequestFactory:
         self._check_prompt(asked)
         width, height = self._size(asked)
         self._check_inputs(asked)
-        limit = pipeline.max_sequence_length
+        limit, default_length = pipeline.max_sequence_length, pipeline.default_max_sequence_length
         return ImageParams(
             prompt=asked.prompt,
             width=width,
             height=height,
-            num_steps=_whole(
-                asked.num_inference_steps or pipeline.default_num_steps,
-                "num_inference_steps",
-                1,
-                self._config.dit_max_num_steps,
-            ),
+            num_steps=_whole(self._num_steps(asked), "num_inference_steps", 1, self._config.dit_max_num_steps),
             prompt_2=asked.prompt_2 or "",
             negative_prompt=asked.negative_prompt,
             negative_prompt_2=asked.negative_prompt_2 or "",
@@ -125,9 +120,7 @@ class ImageRequestFactory:
             ),
             num_images=_whole(asked.num_images, "n", 1, self._config.dit_max_images_per_request),
             seed=self._seed_of(asked),
-            max_sequence_length=_whole(
-                asked.max_sequence_length or pipeline.default_max_sequence_length, "max_sequence_length", 1, limit
-            ),
+            max_sequence_length=_whole(_or(asked.max_sequence_length, default_length), "max_sequence_length", 1, limit),
             strength=self._strength(asked),
             images=list(asked.images),
             mask=asked.mask,
@@ -189,12 +182,15 @@ class ImageRequestFactory:
             return 1.0
         if self._pipeline.image_input != "fill":
             raise InvalidRequest("This model takes no strength.", "strength")
-        num_steps = asked.num_inference_steps or self._pipeline.default_num_steps
+        num_steps = self._num_steps(asked)
         if not 0 < asked.strength <= 1 or num_steps * asked.strength < 1:
             raise InvalidRequest(
                 f"strength must be above 0, at most 1, and leave at least one of {num_steps} steps.", "strength"
             )
         return asked.strength
+
+    def _num_steps(self, asked: ImageRequest) -> int:
+        return _or(asked.num_inference_steps, self._pipeline.default_num_steps)
 
     def _seed_of(self, asked: ImageRequest) -> int:
         if asked.seed is None:
@@ -210,6 +206,10 @@ class ImageRequestFactory:
         if asked.cache_policy is not None:
             raise InvalidRequest(f"cache_policy must be one of {', '.join(known)}.", "cache_policy")
         return None
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 def _whole(value: int, name: str, low: int, high: int) -> int:
