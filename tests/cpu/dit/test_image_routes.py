@@ -295,3 +295,12 @@ def test_a_hang_up_cancels(digits: DiTMaster) -> None:
     assert digits.num_in_flight == 0
     follow_up = ask(digits, "/v1/images/generations", generation())
     assert follow_up.status == 200
+
+
+def test_the_page_of_an_image_model(digits: DiTMaster) -> None:
+    page = ask(digits, "/", method="GET")
+    assert b"/web/images.js" in page.body
+    assert b"image_generation" not in page.body
+    script = ask(digits, "/web/images.js", method="GET")
+    assert script.headers["content-type"].startswith("text/javascript")
+    assert b"/v1/images/generations" in script.body

@@ -21,6 +21,7 @@ from xllm_server.routes.chat import chat_router
 from xllm_server.routes.completions import completions_router
 from xllm_server.routes.control import PauseRequest, control_router
 from xllm_server.routes.embeddings import embeddings_router
+from xllm_server.routes.image_page import image_page_router
 from xllm_server.routes.images import images_router
 from xllm_server.routes.messages import messages_router
 from xllm_server.routes.models import models_router
@@ -66,6 +67,7 @@ ROUTE_GROUPS = (
     RouteGroup(operations_router, (), ALL),
     RouteGroup(control_router, (PauseRequest,), ALL),
     RouteGroup(web_router, (), TEXT),
+    RouteGroup(image_page_router, (), DIT),
 )
 """In the order in which paths are tried."""
 

@@ -42,17 +42,18 @@ def web_router(_: ServerState) -> APIRouter:
     @router.get("/")
     async def page() -> Response:
         """Show the page."""
-        return _file("index.html")
+        return page_file("index.html")
 
     @router.get("/web/{name}")
     async def file(name: str) -> Response:
         """Return one of the page's files."""
-        return _file(name)
+        return page_file(name)
 
     return router
 
 
-def _file(name: str) -> Response:
+def page_file(name: str) -> Response:
+    """Return one of the page's files; raises `UnknownRoute` when there is no such file."""
     content = page_files().get(name)
     if content is None:
         raise UnknownRoute(f"There is no /web/{name[:200]} here.")
