@@ -64,26 +64,27 @@ class Step {
             .num_rows = rows_.size(0)};
   }
 
- private:
   static void expect_vector(const Tensor& tensor, Scalar scalar) {
     tensor.expect_dims(1);
     tensor.expect_scalar(scalar);
     tensor.expect_dense_from(0);
   }
 
+ private:
   Tensor token_ids_, positions_, slot_mapping_, query_start_, seq_lens_, block_tables_, rows_;
 };
 
 // The bytes of any contiguous buffer.
 class Bytes {
  public:
-  explicit Bytes(nb::handle object) {
-    if (PyObject_GetBuffer(object.ptr(), &buffer_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  explicit Bytes(nb::handle object, Access access = Access::read) {
+    const int flags = access == Access::write ? PyBUF_WRITABLE : PyBUF_SIMPLE;
+    if (PyObject_GetBuffer(object.ptr(), &buffer_, flags) != 0) throw nb::python_error();
   }
   ~Bytes() { PyBuffer_Release(&buffer_); }
   Bytes(const Bytes&) = delete;
   Bytes& operator=(const Bytes&) = delete;
-  const uint8_t* data() const { return static_cast<const uint8_t*>(buffer_.buf); }
+  uint8_t* data() const { return static_cast<uint8_t*>(buffer_.buf); }
   size_t size() const { return static_cast<size_t>(buffer_.len); }
 
  private:
@@ -147,6 +148,41 @@ void expect_rows(const Tensor& tensor, int64_t num_rows, int64_t size, const cha
   tensor.expect_dense_from(0);
 }
 
+// Checks that `bytes` is as long as num_blocks blocks.
+void expect_blocks(const Decoder& self, const Bytes& bytes, int64_t num_blocks) {
+  const int64_t expected = num_blocks * self.num_block_bytes();
+  if (bytes.size() != static_cast<size_t>(expected))
+    fail("bytes has " + std::to_string(bytes.size()) + " bytes, expected " + std::to_string(expected));
+}
+
+void read_blocks(const Decoder& self, nb::handle blocks_object, nb::handle bytes_object) {
+  const Tensor blocks(blocks_object, "blocks");
+  Step::expect_vector(blocks, Scalar::int32);
+  const Bytes bytes(bytes_object, Access::write);
+  expect_blocks(self, bytes, blocks.size(0));
+  const nb::gil_scoped_release no_gil;
+  self.read_blocks(blocks.as<int32_t>(), blocks.size(0), bytes.data());
+}
+
+void write_blocks(Decoder& self, nb::handle blocks_object, nb::handle bytes_object) {
+  const Tensor blocks(blocks_object, "blocks");
+  Step::expect_vector(blocks, Scalar::int32);
+  const Bytes bytes(bytes_object);
+  expect_blocks(self, bytes, blocks.size(0));
+  const nb::gil_scoped_release no_gil;
+  self.write_blocks(blocks.as<int32_t>(), blocks.size(0), bytes.data());
+}
+
+void copy_blocks(Decoder& self, nb::handle pairs_object) {
+  const Tensor pairs(pairs_object, "pairs");
+  pairs.expect_dims(2);
+  pairs.expect_scalar(Scalar::int32);
+  pairs.expect_size(1, 2, "from and to");
+  pairs.expect_dense_from(0);
+  const nb::gil_scoped_release no_gil;
+  self.copy_blocks(pairs.as<int32_t>(), pairs.size(0));
+}
+
 void forward(Decoder& self, nb::handle token_ids, nb::handle positions, nb::handle slot_mapping,
              nb::handle query_start, nb::handle seq_lens, nb::handle block_tables, nb::handle rows,
              nb::handle logits_object) {
@@ -206,6 +242,10 @@ void add_native(nb::module_& m) {
       .def("save_packed", &Decoder::save_packed, "path"_a, "key"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("load_packed", &Decoder::load_packed, "path"_a, "key"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("allocate_kv_cache", &allocate_kv_cache, "num_blocks"_a, "block_size"_a, "dtype"_a)
+      .def("num_block_bytes", &Decoder::num_block_bytes, nb::call_guard<nb::gil_scoped_release>())
+      .def("read_blocks", &read_blocks, "blocks"_a, "bytes"_a)
+      .def("write_blocks", &write_blocks, "blocks"_a, "bytes"_a)
+      .def("copy_blocks", &copy_blocks, "pairs"_a)
       .def("forward", &forward, "token_ids"_a, "positions"_a, "slot_mapping"_a, "query_start"_a, "seq_lens"_a,
            "block_tables"_a, "rows"_a, "logits"_a)
       .def("hidden", &hidden, "token_ids"_a, "positions"_a, "slot_mapping"_a, "query_start"_a, "seq_lens"_a,

@@ -4,6 +4,10 @@
 #include <string>
 #include <string_view>
 
+#if defined(XLLM_AARCH64)
+#include <sys/auxv.h>
+#endif
+
 #include "kernel_table.h"
 #include "xllm/kernels/backends.h"
 
@@ -14,6 +18,9 @@ namespace portable { extern const KernelTable table; }
 namespace avx2 { extern const KernelTable table; }
 namespace avx512 { extern const KernelTable table; }
 namespace avx512_bf16 { extern const KernelTable table; }
+#endif
+#if defined(XLLM_AARCH64)
+namespace neon_dotprod { extern const KernelTable table; }
 #endif
 
 namespace {
@@ -36,6 +43,9 @@ constexpr InstructionSet kInstructionSets[] = {
                  __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"); }},
     {"avx2", &avx2::table,
      [] { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }},
+#endif
+#if defined(XLLM_AARCH64)
+    {"neon_dotprod", &neon_dotprod::table, [] { return (getauxval(AT_HWCAP) & (1ul << 20)) != 0; }},  // HWCAP_ASIMDDP
 #endif
     {"portable", &portable::table, [] { return true; }},
 };

@@ -19,6 +19,8 @@
 #include "quads/avx512.h"
 #elif defined(__AVX2__)
 #include "quads/avx2.h"
+#elif defined(__aarch64__)
+#include "quads/neon.h"
 #else
 #include "quads/portable.h"
 #endif

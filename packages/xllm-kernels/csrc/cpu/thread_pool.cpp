@@ -9,8 +9,14 @@
 namespace xllm::kernels::cpu {
 namespace {
 
-// About ten microseconds: the gap between two kernels of a step, much less than a neighbour's time slice.
+// About ten microseconds, much less than a neighbour's time slice: turns that a thread waits before it sleeps.
 constexpr int kSpins = 400;
+// About half a millisecond, for workers in a burst: longer than any part of a step that one thread does alone.
+constexpr int kBurstSpins = 16000;
+// About fifty microseconds, for the caller in a burst, who waits for pieces that have begun.
+constexpr int kCallerSpins = 1600;
+// Announced memory that a thread fetches in one turn: as many lines as a core has in flight at a time.
+constexpr uintptr_t kFetchBytes = 512;
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
@@ -33,7 +39,26 @@ void pin(std::thread& thread, int cpu) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads, const std::vector<int>& cores) {
+void Spinning::end_burst() {
+  if (num_bursts_.fetch_sub(1, std::memory_order_relaxed) == 1) announce(nullptr, 0);
+}
+
+void Spinning::announce(const void* memory, size_t num_bytes) {
+  // A thread that sees one new and one old bound fetches in vain, or nothing: fetching changes nothing but speed.
+  end_.store(0, std::memory_order_relaxed);
+  fetched_.store(reinterpret_cast<uintptr_t>(memory), std::memory_order_relaxed);
+  end_.store(reinterpret_cast<uintptr_t>(memory) + num_bytes, std::memory_order_relaxed);
+}
+
+void Spinning::turn() {
+  const uintptr_t end = end_.load(std::memory_order_relaxed);
+  if (fetched_.load(std::memory_order_relaxed) >= end) return pause_briefly();
+  const uintptr_t begin = fetched_.fetch_add(kFetchBytes, std::memory_order_relaxed);
+  for (uintptr_t line = begin; line < begin + kFetchBytes && line < end; line += 64)
+    __builtin_prefetch(reinterpret_cast<const void*>(line), 0, 2);
+}
+
+ThreadPool::ThreadPool(int num_threads, const std::vector<int>& cores, Spinning& spinning) : spinning_(spinning) {
   workers_.reserve(static_cast<size_t>(num_threads - 1));
   for (int i = 0; i + 1 < num_threads; ++i) {
     workers_.emplace_back([this] { work(); });
@@ -58,8 +83,9 @@ void ThreadPool::run(int64_t num_items, int64_t grain, ParallelBody body, void* 
   state_.notify_all();
   take_pieces();
   uint32_t state = state_.fetch_and(~kOpen) & ~kOpen;
+  const int most = spinning_.is_burst() ? kCallerSpins : kSpins;
   for (int spins = 0; (state & kInside) != 0; state = state_.load(std::memory_order_acquire)) {
-    if (++spins <= kSpins) pause_briefly();
+    if (++spins <= most) spinning_.turn();
     else state_.wait(state, std::memory_order_acquire);
   }
 }
@@ -77,7 +103,8 @@ uint32_t ThreadPool::wait_for_job(uint32_t seen) {
     const uint32_t state = state_.load(std::memory_order_acquire);
     const bool is_new = (state & kOpen) != 0 && state / kOneJob != seen / kOneJob;
     if (is_new || (state & kStop) != 0) return state;
-    if (++spins <= kSpins) pause_briefly();
+    const int most = spinning_.is_burst() ? kBurstSpins : kSpins;
+    if (++spins <= most) spinning_.turn();
     else state_.wait(state, std::memory_order_acquire);
   }
 }

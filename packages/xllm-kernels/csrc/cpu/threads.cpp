@@ -25,6 +25,7 @@ struct SharedPool {
   std::atomic<int> num_threads{0};    // 0: not chosen yet
   bool pin = false;
   std::unique_ptr<ThreadPool> pool;   // made when first needed
+  Spinning spinning;
 
   bool try_acquire() { return !in_use.exchange(true, std::memory_order_acquire); }
   void release() { in_use.store(false, std::memory_order_release); }
@@ -43,6 +44,7 @@ SharedPool* make_shared_pool() {
   // fork() copies the pool's memory but not its workers: forget them.
   pthread_atfork(nullptr, nullptr, [] {
     (void)shared_pool().pool.release();
+    shared_pool().spinning.forget_bursts();
     shared_pool().release();
   });
 #endif
@@ -79,6 +81,12 @@ void set_num_threads(int num_threads, bool pin) {
   shared.num_threads.store(num_threads, std::memory_order_relaxed);
 }
 
+Burst::Burst() { shared_pool().spinning.begin_burst(); }
+
+Burst::~Burst() { shared_pool().spinning.end_burst(); }
+
+void announce(const void* memory, size_t num_bytes) { shared_pool().spinning.announce(memory, num_bytes); }
+
 void parallel_for(int64_t num_items, int64_t grain, ParallelBody body, void* context) {
   if (num_items <= 0) return;
   SharedPool& shared = shared_pool();
@@ -88,7 +96,8 @@ void parallel_for(int64_t num_items, int64_t grain, ParallelBody body, void* con
   }
   const Release release{shared};
   if (shared.pool == nullptr)
-    shared.pool = std::make_unique<ThreadPool>(get_num_threads(), shared.pin ? usable_cores() : std::vector<int>());
+    shared.pool = std::make_unique<ThreadPool>(get_num_threads(), shared.pin ? usable_cores() : std::vector<int>(),
+                                               shared.spinning);
   shared.pool->run(num_items, grain, body, context);
 }
 

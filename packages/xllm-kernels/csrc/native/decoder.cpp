@@ -13,6 +13,7 @@
 #include "step_check.h"
 #include "weights.h"
 #include "xllm/kernels/native/beams.h"
+#include "xllm/kernels/threads.h"
 
 namespace xllm::kernels::native {
 namespace {
@@ -85,6 +86,7 @@ struct Decoder::State {
     if (!weights.is_finished()) throw std::invalid_argument("finish or load_packed must come before a step");
     if (cache.num_blocks() == 0) throw std::invalid_argument("allocate_kv_cache must come before a step");
     check_step(args, shape, cache, num_positions);
+    const cpu::Burst burst;
     StepRunner runner(shape, weights, cos_sin.data(), cache, memory);
     for (int64_t begin = 0; begin < args.num_tokens; begin += kRowsPerPiece) {
       const Piece piece(args, begin, std::min(begin + kRowsPerPiece, args.num_tokens));
@@ -126,8 +128,11 @@ int64_t Decoder::num_weight_bytes() const {
 }
 
 void Decoder::save_packed(const std::string& path, const std::string& key) const {
-  const std::lock_guard lock(state_->mutex);
-  state_->weights.save(path, key);
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->weights.is_finished()) throw std::invalid_argument("finish must come before save_packed");
+  }
+  state_->weights.save(path, key);  // without the lock: finished weights never change
 }
 
 bool Decoder::load_packed(const std::string& path, const std::string& key) {
@@ -143,6 +148,31 @@ void Decoder::allocate_kv_cache(int64_t num_blocks, int64_t block_size, CacheTyp
   state_->cache = KVCache();  // first, so that both never exist at once
   state_->cache = KVCache(state_->shape.num_layers, num_blocks, block_size, state_->shape.num_kv_heads,
                           state_->shape.head_dim, dtype);
+}
+
+int64_t Decoder::num_block_bytes() const {
+  const std::lock_guard lock(state_->mutex);
+  if (state_->cache.num_blocks() == 0) throw std::invalid_argument("allocate_kv_cache must come before num_block_bytes");
+  return state_->cache.block_bytes();
+}
+
+void Decoder::read_blocks(const int32_t* blocks, int64_t num_blocks, uint8_t* out) const {
+  const std::lock_guard lock(state_->mutex);
+  check_blocks(blocks, num_blocks, state_->cache);
+  for (int64_t i = 0; i < num_blocks; ++i) state_->cache.read_block(blocks[i], out + i * state_->cache.block_bytes());
+}
+
+void Decoder::write_blocks(const int32_t* blocks, int64_t num_blocks, const uint8_t* bytes) {
+  const std::lock_guard lock(state_->mutex);
+  check_blocks(blocks, num_blocks, state_->cache);
+  for (int64_t i = 0; i < num_blocks; ++i) state_->cache.write_block(blocks[i], bytes + i * state_->cache.block_bytes());
+}
+
+void Decoder::copy_blocks(const int32_t* pairs, int64_t num_pairs) {
+  const std::lock_guard lock(state_->mutex);
+  check_blocks(pairs, 2 * num_pairs, state_->cache);
+  for (int64_t i = 0; i < num_pairs; ++i)
+    if (pairs[2 * i] != pairs[2 * i + 1]) state_->cache.copy_block(pairs[2 * i], pairs[2 * i + 1]);
 }
 
 void Decoder::forward(const StepArgs& args, float* logits) {

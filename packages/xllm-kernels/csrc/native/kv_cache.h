@@ -22,11 +22,22 @@ class KVCache {
   uint8_t* keys(int64_t layer) const { return pages_.data() + 2 * layer * layer_bytes_; }
   uint8_t* values(int64_t layer) const { return keys(layer) + layer_bytes_; }
 
+  // Of one block in all layers: K, then V of each.
+  int64_t block_bytes() const { return 2 * num_layers_ * layer_bytes_ / num_blocks_; }
+  void read_block(int64_t block, uint8_t* out) const;
+  void write_block(int64_t block, const uint8_t* bytes) const;
+  void copy_block(int64_t from, int64_t to) const;
+
   // Stores a row [num_kv_heads, head_dim] in `slot` of `side`, the keys or values of a layer.
   void store(uint8_t* side, int64_t slot, const float* row) const;
 
  private:
+  // Calls use(place of the block, offset in its bytes, number of bytes) for K and V of each layer.
+  template <class Use>
+  void for_sides(int64_t block, Use&& use) const;
+
   Pages pages_;
+  int64_t num_layers_ = 0;
   int64_t layer_bytes_ = 0;
   int64_t num_blocks_ = 0;
   int64_t block_size_ = 1;

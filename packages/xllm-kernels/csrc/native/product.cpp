@@ -26,6 +26,9 @@ constexpr int64_t kItemsPerThread = 8;
 constexpr int64_t kBytesOfRows = 192 << 10;
 constexpr int64_t kFewestRows = 48;
 
+// Of a matrix that is multiplied next: what fits in a core's second-level cache beside other things.
+constexpr int64_t kAnnouncedBytes = 192 << 10;
+
 ActivationKind kind_of(const PackedMatrix& matrix) {
   if (cpu::is_quantised(matrix.format)) return ActivationKind::int8;
   return matrix.format == PackedFormat::bfloat16 ? cpu::kernels().bfloat16_activations : ActivationKind::float32;
@@ -217,6 +220,11 @@ void for_rows(const PackedMatrix& matrix, int64_t first_row, int64_t num_rows, i
 }
 
 }  // namespace
+
+void announce(const PackedMatrix& matrix) {
+  const int64_t num_bytes = cpu::num_tiles(matrix) * cpu::tile_bytes(matrix);
+  cpu::announce(matrix.tiles, static_cast<size_t>(std::min(num_bytes, kAnnouncedBytes)));
+}
 
 void multiply_store(const StageInput& input, const std::vector<const PackedMatrix*>& matrices, float* out,
                     int64_t out_stride, StageMemory& memory) {

@@ -25,6 +25,9 @@ struct StageMemory {
   Buffer prepared[3];  // by ActivationKind
 };
 
+// Says that `matrix` is multiplied next, so that threads which wait for others meanwhile fetch its first tiles.
+void announce(const cpu::PackedMatrix& matrix);
+
 // out[r, :] = the products of all matrices side by side.
 void multiply_store(const StageInput& input, const std::vector<const cpu::PackedMatrix*>& matrices, float* out,
                     int64_t out_stride, StageMemory& memory);

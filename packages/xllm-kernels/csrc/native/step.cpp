@@ -48,14 +48,18 @@ void StepRunner::run(const StepArgs& args) {
   embed(args);
   for (int64_t layer = 0; layer < shape_.num_layers; ++layer) {
     const LayerWeights& w = weights_.layer(layer);
+    announce(w.output.matrix);
     multiply_store(normed_hidden(num_rows, w.input_norm), {&w.query.matrix, &w.key.matrix, &w.value.matrix}, qkv_,
                    qkv_size(), memory_.stage);
     rotate_and_store(args, layer);
     attend(args, layer);
+    announce(w.gate.matrix);
     multiply_add({attended_, query_size(), num_rows, query_size()}, w.output.matrix, hidden_, shape_.hidden_size,
                  memory_.stage);
+    announce(w.down.matrix);
     multiply_gate(normed_hidden(num_rows, w.post_attention_norm), w.gate.matrix, w.up.matrix, inner_,
                   shape_.intermediate_size, memory_.stage);
+    announce(layer + 1 < shape_.num_layers ? weights_.layer(layer + 1).query.matrix : weights_.head());
     multiply_add({inner_, shape_.intermediate_size, num_rows, shape_.intermediate_size}, w.down.matrix, hidden_,
                  shape_.hidden_size, memory_.stage);
   }

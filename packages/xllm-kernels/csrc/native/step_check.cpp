@@ -72,6 +72,10 @@ void check_shape(const DecoderShape& shape, int64_t num_positions) {
     if (window < 0) fail("sliding_windows has a negative entry");
 }
 
+void check_blocks(const int32_t* blocks, int64_t num_blocks, const KVCache& cache) {
+  check_range("blocks", blocks, num_blocks, cache.num_blocks(), "blocks of the cache");
+}
+
 void check_step(const StepArgs& args, const DecoderShape& shape, const KVCache& cache, int64_t num_positions) {
   check_range("token_ids", args.token_ids, args.num_tokens, shape.vocab_size, "tokens of the vocabulary");
   check_range("positions", args.positions, args.num_tokens, num_positions, "rows of cos_sin_cache");

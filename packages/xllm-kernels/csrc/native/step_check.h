@@ -9,5 +9,6 @@ namespace xllm::kernels::native {
 // Throws std::invalid_argument naming the array and the entry.
 void check_shape(const DecoderShape& shape, int64_t num_positions);
 void check_step(const StepArgs& args, const DecoderShape& shape, const KVCache& cache, int64_t num_positions);
+void check_blocks(const int32_t* blocks, int64_t num_blocks, const KVCache& cache);
 
 }  // namespace xllm::kernels::native

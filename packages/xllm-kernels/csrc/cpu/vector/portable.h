@@ -27,8 +27,12 @@ inline Vec load(const float* p) {
 inline void store(float* p, Vec a) { __builtin_memcpy(p, &a.v, sizeof a.v); }
 
 inline Vec load(const bfloat16* p) {
+#if defined(__aarch64__)
+  return {reinterpret_cast<Float4>(vshll_n_u16(vld1_u16(&p->bits), 16))};
+#else
   const Uint4 wide = {p[0].bits, p[1].bits, p[2].bits, p[3].bits};
   return {reinterpret_cast<Float4>(wide << 16)};
+#endif
 }
 
 inline void store(bfloat16* p, Vec a) {
@@ -41,12 +45,16 @@ inline void store(bfloat16* p, Vec a) {
 
 // Shifts exponent and mantissa into place, then scales by 2^112; infinities and NaNs get their exponent back.
 inline Vec load(const float16* p) {
+#if defined(__aarch64__)
+  return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits)))};
+#else
   const Uint4 half = {p[0].bits, p[1].bits, p[2].bits, p[3].bits};
   const Uint4 magnitude = (half & 0x7fffu) << 13;
   const Uint4 is_special = reinterpret_cast<Uint4>(magnitude >= (0x7c00u << 13));
   const Float4 scaled = reinterpret_cast<Float4>(magnitude) * 0x1p112f;
   const Uint4 bits = reinterpret_cast<Uint4>(scaled) | (is_special & 0x7f800000u) | (half & 0x8000u) << 16;
   return {reinterpret_cast<Float4>(bits)};
+#endif
 }
 
 inline void load_pairs(const bfloat16* p, Vec& even, Vec& odd) {

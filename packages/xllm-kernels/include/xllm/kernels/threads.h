@@ -23,6 +23,20 @@ void set_num_threads(int num_threads, bool pin);
 using ParallelBody = void (*)(void* context, int64_t begin, int64_t end);
 void parallel_for(int64_t num_items, int64_t grain, ParallelBody body, void* context);
 
+// While one exists, workers spin between jobs rather than sleep, for jobs that follow each other within microseconds, and
+// threads that wait fetch into their caches what `announce` named. Costs whole cores: keep it short. May be nested, and
+// used by several threads at once.
+class Burst {
+ public:
+  Burst();
+  ~Burst();
+  Burst(const Burst&) = delete;
+  Burst& operator=(const Burst&) = delete;
+};
+
+// Memory that a later job will read from `memory` on. A hint: it replaces the one before, and ends with the burst.
+void announce(const void* memory, size_t num_bytes);
+
 // At least num_bytes of 64-byte aligned memory that belongs to the calling thread until its next call. Not cleared.
 void* thread_scratch(size_t num_bytes);
 

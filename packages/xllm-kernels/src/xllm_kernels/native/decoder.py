@@ -104,6 +104,28 @@ class LlamaDecoder:
         """
         self._decoder.allocate_kv_cache(num_blocks, block_size, dtype)
 
+    @property
+    def num_block_bytes(self) -> int:
+        """Bytes of one block of the cache, all layers together."""
+        return self._decoder.num_block_bytes()
+
+    def read_blocks(self, blocks: Int32s) -> npt.NDArray[np.uint8]:
+        """Return the contents of `blocks` [N], [N, num_block_bytes], for `write_blocks` of a decoder of the same shape.
+
+        Raises ValueError for a block that the cache does not have; so do the other two.
+        """
+        contents = np.empty((len(blocks), self.num_block_bytes), np.uint8)
+        self._decoder.read_blocks(blocks, contents)
+        return contents
+
+    def write_blocks(self, blocks: Int32s, contents: ReadableBuffer) -> None:
+        """Replace the contents of `blocks` [N] by what `read_blocks` returned."""
+        self._decoder.write_blocks(blocks, contents)
+
+    def copy_blocks(self, pairs: Int32s) -> None:
+        """Copy whole blocks: (from, to) of `pairs` [N, 2], one after the other."""
+        self._decoder.copy_blocks(pairs)
+
     def forward(
         self,
         token_ids: Int32s,

@@ -73,13 +73,20 @@ class Decoder {
   void finish();
   int64_t num_weight_bytes() const;
 
-  // Instead of set_weight and finish. `key` names what the packed weights were made from; load returns false where the
+  // Instead of set_weight and finish. Steps go on while weights are saved. `key` names what the packed weights were made from; load returns false where the
   // file is missing, was written for another key, shape or version, or is cut.
   void save_packed(const std::string& path, const std::string& key) const;
   bool load_packed(const std::string& path, const std::string& key);
 
   // Replaces the cache: num_blocks blocks of block_size tokens in every layer, zero-filled when first touched.
   void allocate_kv_cache(int64_t num_blocks, int64_t block_size, CacheType type);
+
+  // Whole blocks of the cache, all layers of each: `num_block_bytes` bytes, in an order of the decoder's own.
+  int64_t num_block_bytes() const;
+  void read_blocks(const int32_t* blocks, int64_t num_blocks, uint8_t* out) const;
+  void write_blocks(const int32_t* blocks, int64_t num_blocks, const uint8_t* bytes);
+  // (from, to) of `pairs`, one after the other.
+  void copy_blocks(const int32_t* pairs, int64_t num_pairs);
 
   // logits [num_rows, vocab_size] of args.rows.
   void forward(const StepArgs& args, float* logits);
