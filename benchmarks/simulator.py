@@ -1,8 +1,9 @@
 """Soak of the scheduler: many requests of every kind through the simulator, with aborts, and a check of every block.
 
-    python benchmarks/simulator.py [--requests 10000] [--seed 0]
+    python benchmarks/simulator.py [--requests 10000] [--seed 0] [--compare]
 
-Exits with 1 if anything is left at the end, an invariant is broken on the way, or a request got no end.
+`--compare` first prints what each feature gains over itself switched off, beside what is claimed elsewhere. Exits with 1 if
+anything is left at the end, an invariant is broken on the way, or a request got no end.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from xllm_framework.kv_cache import BlockManager
 from xllm_framework.request import Request, SamplingParams, ServiceObjectives, StoppingChecker
 from xllm_scheduler import Scheduler
 from xllm_scheduler.latency import LatencyModel, StepShape
+from xllm_scheduler.simulator.compare import Setting, compare
 from xllm_scheduler.strategies import STRATEGIES
 
 POLICIES = ("decode_first", "prefill_first", "unified")
@@ -105,7 +107,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Soak of the scheduler in the simulator.")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--compare", action="store_true", help="also print what each feature gains")
     options = parser.parse_args()
+    if options.compare:
+        setting = Setting(SchedulerConfig(), LatencyModel(), num_blocks=1024, block_size=16)
+        print(compare(setting, None, options.seed), end="\n\n")
     cases = [(policy, strategy) for policy in POLICIES for strategy in STRATEGIES]
     share = -(-options.requests // len(cases))
     for number, (policy, strategy) in enumerate(cases):

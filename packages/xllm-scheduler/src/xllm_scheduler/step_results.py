@@ -147,7 +147,9 @@ class StepResults:
         if item.start + item.num_scheduled_tokens < sequence.num_tokens:
             return
         if record.pooled is None:
-            self._lifecycle.end_early(record, sequence, FinishReason.ERROR, RequestFailed("This model pools no prompts."))
+            self._lifecycle.end_early(
+                record, sequence, FinishReason.ERROR, RequestFailed("This model pools no prompts.")
+            )
             return
         if pooling is not None and pooling.kind == "mean":
             record.pooled /= sequence.num_tokens

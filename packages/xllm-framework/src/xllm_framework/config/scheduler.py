@@ -62,6 +62,9 @@ class SchedulerConfig:
     latency_model: str = ""
     """JSON file with the step times of this device (`xllm_scheduler.latency`); empty takes rough numbers for ordering, and
     limits no step by its time."""
+    measure_latency: bool = False
+    """Measure step times at start, which takes some seconds, unless `latency_model` names a file that exists; if it names one
+    that does not, they are saved there."""
     default_ttft_slo_ms: float = 0.0
     """Time to first token to aim at for requests that bring none; also the limit of a prefill step's time. 0 is none."""
     default_tpot_slo_ms: float = 0.0

@@ -105,6 +105,14 @@ class LLMEngine:
             raise failures[0]
         return [output for output in outputs if isinstance(output, ForwardOutput)]
 
+    def compute(self, forward_input: ForwardInput) -> None:
+        """Compute one input on every rank, for its effects and the time that it takes; nothing may be in flight.
+
+        Raises as `execute` does.
+        """
+        self._send([replace(forward_input) for _ in self._clients])
+        self.collect()
+
     def close(self) -> None:
         """Let the workers go; a second call does nothing."""
         for client in self._clients:
@@ -122,8 +130,7 @@ class LLMEngine:
 
     def _warm_up(self) -> None:
         """Run a tiny step, so that the first request does not wait for what libraries do on first use."""
-        self._send([warm_up_input(min(WARM_UP_TOKENS, self.block_size)) for _ in self._clients])
-        self.collect()
+        self.compute(warm_up_input(min(WARM_UP_TOKENS, self.block_size)))
 
 
 def _start_workers(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> list[WorkerClient]:

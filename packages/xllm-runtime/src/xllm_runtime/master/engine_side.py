@@ -25,6 +25,7 @@ from xllm_runtime.engine.llm import LLMEngine
 from xllm_runtime.master.archive_fetcher import ArchiveFetcher
 from xllm_runtime.master.constrained_requests import LoopMessage
 from xllm_runtime.master.heartbeat import HeartbeatThread
+from xllm_runtime.master.latency_sweep import find_latency_model
 from xllm_runtime.master.loop import EngineLoop
 from xllm_runtime.master.profiling import StepProfiler
 from xllm_scheduler import Scheduler
@@ -52,6 +53,7 @@ def run_engine_side(
             scheduler_config(config.scheduler, engine.device),
             ranks,
             StoppingChecker(args.eos_token_ids, engine.max_model_len),
+            latency=find_latency_model(config.scheduler, engine),
         )
         loop = EngineLoop(
             scheduler,
