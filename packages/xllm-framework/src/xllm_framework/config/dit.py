@@ -21,6 +21,8 @@ class DiTConfig:
     """Pixels that an image may have; 0 is no limit."""
     dit_max_input_pixels: int = 16777216
     """Pixels that an image sent by a client may have; checked before it is decoded."""
+    dit_compile: bool = False
+    """Let torch compile the transformer's blocks, when a shape is drawn for the first time: seconds then, faster after that."""
     dit_cache_policy: CachePolicy = "None"
     """Step cache of requests that name none: None, FBCache, TaylorSeer, FBCacheTaylorSeer, ResidualCache (docs/concepts/dit.md)."""
     dit_cache_warmup_steps: int = 0

@@ -18,7 +18,7 @@ from xllm_framework.model.source import ModelFiles
 from xllm_framework.request.image_params import ImageParams, RawImage
 from xllm_runtime.models.dit.autoencoders import to_pixels
 from xllm_runtime.models.dit.denoiser import denoise
-from xllm_runtime.models.dit.loading import load_pipeline, stored_dtype
+from xllm_runtime.models.dit.loading import compile_blocks, load_pipeline, stored_dtype
 from xllm_runtime.models.dit.pipelines.interface import Pipeline
 from xllm_runtime.models.dit.samples import Sample
 from xllm_runtime.models.dit.step_cache import make_step_cache
@@ -45,6 +45,8 @@ class DiTWorker:
             dtype = getattr(torch, config.model.dtype)
         self.device, self.dtype = str(platform.device), str(dtype).removeprefix("torch.")
         self._pipeline: Pipeline = load_pipeline(files.path, pipeline, dtype, platform.device)
+        if config.dit.dit_compile:
+            compile_blocks(self._pipeline.transformer)
         self._samples: dict[ImageSlot, Sample] = {}
 
     @property

@@ -12,6 +12,7 @@ import torch
 from xllm_framework.errors import ModelLoadError
 from xllm_framework.model.image_pipeline import ImagePipeline
 from xllm_framework.model.json_file import read_json_object
+from xllm_runtime.models.dit.blocks import JointBlock, SingleBlock
 from xllm_runtime.models.dit.components import check_diffusers, transformer_weights
 from xllm_runtime.models.dit.pipelines.interface import Folder, Pipeline
 from xllm_runtime.weights.dummy import fill_dummy_weights
@@ -84,6 +85,13 @@ def make_transformer(
     if has_dummy_weights:
         fill_dummy_weights(model)
     return model.eval()
+
+
+def compile_blocks(transformer: Any) -> None:
+    """Let torch compile each kind of block when it first runs, for each shape anew; takes seconds each time."""
+    for module in transformer.modules():
+        if isinstance(module, JointBlock | SingleBlock):
+            module.compile(dynamic=False)
 
 
 def _load_transformer(folder: Path, pipeline: ImagePipeline, dtype: torch.dtype, device: torch.device) -> Any:
