@@ -34,8 +34,9 @@ DECODER = msgspec.msgpack.Decoder(ToHost)
 
 def generate(request_id: int, **fields: Any) -> Generate:
     values: dict[str, Any] = dict.fromkeys(Generate.__struct_fields__)
-    values |= {"sampling": {}, "priority": 0, "is_offline": False, "cache_salt": "", "id": request_id}
-    return Generate(**{**values, **fields})
+    values |= {"priority": 0, "is_offline": False, "cache_salt": "", "id": request_id}
+    sampling = msgspec.Raw(msgspec.msgpack.encode(fields.pop("sampling", {})))
+    return Generate(**{**values, **fields, "sampling": sampling})
 
 
 class Host:

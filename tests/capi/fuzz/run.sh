@@ -16,5 +16,5 @@ PYTHON
 chmod +x "$work/python"
 mkdir "$work/found"
 export XLLM_PYTHON="$work/python"
-"$work/fuzz" -max_total_time="$1" -max_len=2048 -timeout=300 -dict=json.dict -print_final_stats=1 "$work/found" corpus
+"$work/fuzz" -max_total_time="$1" -artifact_prefix="$PWD/" -max_len=2048 -timeout=300 -dict=json.dict -print_final_stats=1 "$work/found" corpus
 "$work/fuzz" -merge=1 -max_len=2048 corpus "$work/found"

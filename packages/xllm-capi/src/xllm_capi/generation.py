@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -58,13 +58,27 @@ def sampling_params(message: Generate) -> SamplingParams:
     Raises:
         InvalidRequest: an unknown name, a wrong type, or a value out of range.
     """
-    fields = message.sampling
-    if message.options_json is not None:
-        given = _parse_json(message.options_json, dict[str, Any], "options_json")
-        unknown = sorted(set(given) - _SAMPLING_FIELDS)
-        if unknown:
-            raise InvalidRequest(f"options_json holds the unknown option {unknown[0]!r}.", "options_json")
-        fields = {**fields, **given}
+    raw = bytes(message.sampling)
+    if message.options_json is None:
+        return _read_sampling(raw)
+    given = _parse_json(message.options_json, dict[str, Any], "options_json")
+    unknown = sorted(set(given) - _SAMPLING_FIELDS)
+    if unknown:
+        raise InvalidRequest(f"options_json holds the unknown option {unknown[0]!r}.", "options_json")
+    return _convert_sampling({**_fields(raw), **given})
+
+
+@lru_cache(maxsize=256)
+def _read_sampling(raw: bytes) -> SamplingParams:
+    """Return the options in `raw`, which are the same in most requests of a program."""
+    return _convert_sampling(_fields(raw))
+
+
+def _fields(raw: bytes) -> dict[str, Any]:
+    return msgspec.msgpack.decode(raw, type=dict[str, Any])
+
+
+def _convert_sampling(fields: dict[str, Any]) -> SamplingParams:
     try:
         return msgspec.convert(fields, SamplingParams, str_keys=True)
     except msgspec.ValidationError as error:

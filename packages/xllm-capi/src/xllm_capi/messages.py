@@ -39,8 +39,8 @@ class Generate(msgspec.Struct, tag="generate", array_like=True, frozen=True):
     messages: list[tuple[str, str]] | None
     """(role, content) pairs."""
     messages_json: str | None
-    sampling: dict[str, Any]
-    """Fields of `SamplingParams`."""
+    sampling: msgspec.Raw
+    """Fields of `SamplingParams`, a map; requests often repeat it, and then it need not be read again."""
     request_id: str | None
     priority: int
     is_offline: bool

@@ -55,14 +55,22 @@ _Item = tuple[int, RequestOutput, AnswerReaders | None] | Finished | ToHost | No
 
 
 class _InFlight:
-    """A request between its `Generate` and its end. `cancelled` may be set while another thread prepares it."""
+    """A request between its `Generate` and its end. It may be cancelled while another thread prepares it."""
 
-    __slots__ = ("cancelled", "prepared", "readers")
+    __slots__ = ("_is_cancelled", "prepared", "readers")
 
     def __init__(self) -> None:
         self.prepared: PreparedRequest | None = None
         self.readers: AnswerReaders | None = None
-        self.cancelled = threading.Event()
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        """Give it up."""
+        self._is_cancelled = True
+
+    def is_cancelled(self) -> bool:
+        """Whether it was given up."""
+        return self._is_cancelled
 
 
 class Session:
@@ -132,7 +140,7 @@ class Session:
         self._outgoing.put(vectors)
 
     def _start(self, message: Generate, in_flight: _InFlight) -> None:
-        if in_flight.cancelled.is_set():
+        if in_flight.is_cancelled():
             self._in_flight.pop(message.id, None)
             return
         try:
@@ -146,7 +154,7 @@ class Session:
             self._refuse(message.id, "internal", f"The engine could not prepare the request: {error}")
         else:
             # A cancel that came between the check above and `submit` has found nothing to cancel.
-            if in_flight.cancelled.is_set():
+            if in_flight.is_cancelled():
                 self._master.cancel(prepared.request_id)
 
     def _refuse(self, request_id: int, kind: str, message: str) -> None:
@@ -160,7 +168,7 @@ class Session:
             in_flight = self._in_flight.get(request_id)
             if in_flight is None:
                 continue
-            in_flight.cancelled.set()
+            in_flight.cancel()
             if in_flight.prepared is not None:
                 self._master.cancel(in_flight.prepared.request_id)
 
