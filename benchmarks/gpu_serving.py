@@ -79,7 +79,7 @@ def server(folder: Path) -> Iterator[tuple[str, float]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    flags = [f"--{name.replace('_', '-')}={str(value).lower()}" for name, value in OPTIONS.items()]
+    options = {f"XLLM_{name.upper()}": str(value).lower() for name, value in OPTIONS.items()}
     command = [
         sys.executable,
         "-m",
@@ -92,7 +92,7 @@ def server(folder: Path) -> Iterator[tuple[str, float]]:
         "dummy",
     ]
     start = time.perf_counter()
-    process = subprocess.Popen([*command, "--port", str(port), *flags], env=os.environ)
+    process = subprocess.Popen([*command, "--port", str(port)], env={**os.environ, **options})
     url = f"http://127.0.0.1:{port}"
     try:
         while not _is_ready(url):
@@ -114,14 +114,14 @@ def _is_ready(url: str) -> bool:
 
 
 def served(url: str, concurrency: int) -> dict[str, Any]:
-    """Return the report of `concurrency` requests at a time, after as many that do not count."""
+    """Return the report of `concurrency` requests at a time, after some that do not count."""
     options = BenchOptions(
         base_url=url,
-        num_prompts=max(4, 2 * concurrency),
+        num_prompts=max(4, 2 * concurrency),  # two rounds
         concurrency=concurrency,
         input_len=INPUT_TOKENS,
         output_len=OUTPUT_TOKENS,
-        warmup=concurrency,
+        warmup=min(concurrency, 64),
     )
     return asyncio.run(measure(options, {}))
 
