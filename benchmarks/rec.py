@@ -33,8 +33,22 @@ from xllm_framework.request.rec_messages import SearchParams
 from xllm_framework.request.sequence import Sequence
 from xllm_runtime.engine.rec import RecEngine, SearchedPrompt
 
-QWEN3_1_7B = {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28, "num_attention_heads": 16}
-SMALL = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 4, "num_attention_heads": 16}
+QWEN3_1_7B = {
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+SMALL = {
+    "hidden_size": 512,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+}
 GPU_ROWS = ((1000, 1), (5000, 1), (5000, 8))
 GPU_GOALS_MS = {(1000, 1): 12.0, (5000, 1): 30.0, (5000, 8): 200.0}
 PUBLISHED_MS = {(1000, 1): (17.6, 33.5), (5000, 1): (42.3, 94.6), (5000, 8): (307.9, 685.4)}
@@ -206,8 +220,6 @@ def checkpoint(shape: dict[str, int], *, vocab_size: int, dtype: str) -> Iterato
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "vocab_size": vocab_size,
-        "num_key_value_heads": 8,
-        "head_dim": 128 if shape is QWEN3_1_7B else 64,
         "max_position_embeddings": 40960,
         "rms_norm_eps": 1e-6,
         "rope_theta": 1e6,

@@ -12,6 +12,7 @@ from support.rec_models import HISTORIES, forced_logprobs, random_items, searche
 from support.tiny_checkpoints import tiny_checkpoint
 from xllm_framework.errors import InvalidConfig, InvalidRequest
 from xllm_framework.rec import InvalidCatalogue
+from xllm_runtime import LLM
 from xllm_runtime.recommender import Recommender
 
 OPTIONS = {"device": "cpu", "dtype": "float32", "check_integrity": True, "threads": 1}
@@ -192,6 +193,16 @@ def test_without_a_catalogue_every_token_may_follow():
     assert len(np.unique(paths, axis=0)) == 8
     np.testing.assert_allclose([p.logprobs for p in output.paths], forced_logprobs(HISTORIES[0], paths), atol=1e-5)
     assert not any(path.item_ids for path in output.paths)
+
+
+def test_the_offline_api_recommends_too(recommender: Recommender, folder: Path):
+    item_file = str(write_catalogue(folder))
+    with LLM(str(tiny_checkpoint("qwen3")), backend="rec", item_file=item_file, **OPTIONS) as llm:
+        assert answers(llm.recommend(HISTORIES, beam_width=4)) == answers(
+            recommender.recommend(HISTORIES, beam_width=4)
+        )
+    with LLM(str(tiny_checkpoint("qwen3")), **OPTIONS) as llm, pytest.raises(InvalidRequest, match="backend"):
+        llm.recommend(HISTORIES)
 
 
 def test_a_model_without_a_catalogue_is_refused(tmp_path: Path):

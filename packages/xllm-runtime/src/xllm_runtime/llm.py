@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,10 @@ from xllm_framework.request import RequestOutput, SamplingParams
 from xllm_framework.request.image_output import ImageOutput
 from xllm_runtime.image_generation import generate_images
 from xllm_runtime.master import ChatInput, LLMMaster, PreparedRequest
+
+if TYPE_CHECKING:
+    from xllm_runtime.master.rec import RecMaster
+    from xllm_runtime.master.rec_dispatcher import SearchOutput
 
 Prompt = str | list[int]
 Message = dict[str, Any]
@@ -163,6 +167,18 @@ class LLM:
             InvalidRequest: the model does not draw.
         """
         return generate_images(self._run, self.master, prompts, images, mask, use_tqdm, asked)
+
+    def recommend(self, histories: Prompt | Sequence[Prompt], **params: Any) -> list[SearchOutput]:
+        """Search a catalogue for what follows each history; for `LLM(model, backend="rec")`. See `Recommender.recommend`.
+
+        Raises:
+            InvalidRequest: a parameter is out of range, or the model is no recommender.
+        """
+        from xllm_runtime.recommender import recommend
+
+        if self.master.backend != "rec":
+            raise InvalidRequest('recommend needs LLM(..., backend="rec").')
+        return recommend(cast("RecMaster", self.master), histories, params)
 
     def close(self) -> None:
         """End the engine and free its memory."""

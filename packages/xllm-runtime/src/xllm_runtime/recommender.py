@@ -11,9 +11,10 @@ from typing import Any, Self, cast
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import QueueFull, XLLMError
-from xllm_framework.request.rec_messages import CatalogueChanged, SearchParams
+from xllm_framework.request.rec_messages import CatalogueChanged
 from xllm_runtime.master.rec import RecMaster
 from xllm_runtime.master.rec_dispatcher import SearchOutput
+from xllm_runtime.master.rec_request import PreparedSearch
 from xllm_runtime.master.selection import create_master
 
 History = str | list[int]
@@ -48,22 +49,7 @@ class Recommender:
         Raises:
             InvalidRequest: a parameter is out of range; `param` names it.
         """
-        batch = _history_list(histories)
-        seed = params.pop("seed", None)
-        search = self.master.search_params(**params)
-        results: dict[int, SearchOutput] = {}
-        done: queue.SimpleQueue[None] = queue.SimpleQueue()
-        num_running = 0
-        for index, history in enumerate(batch):
-            try:
-                num_running += self._start(index, history, search, seed, results, done)
-            except XLLMError as error:
-                results[index] = SearchOutput(
-                    str(index), [], finished=True, num_prompt_tokens=0, error=error.message, error_kind=error.kind
-                )
-        for _ in range(num_running):
-            done.get()
-        return [results[index] for index in range(len(batch))]
+        return recommend(self.master, histories, params)
 
     def change_catalogue(self, path: Path | None, *, is_extended: bool = False) -> CatalogueChanged:
         """See `RecMaster.change_catalogue`."""
@@ -81,29 +67,40 @@ class Recommender:
     ) -> None:
         self.close()
 
-    def _start(
-        self,
-        index: int,
-        history: History,
-        search: SearchParams,
-        seed: int | None,
-        results: dict[int, SearchOutput],
-        done: queue.SimpleQueue[None],
-    ) -> int:
-        """Submit one search, waiting while the queue is full; return 1."""
 
-        def on_output(output: SearchOutput) -> None:
-            results[index] = output
-            done.put(None)
+def recommend(master: RecMaster, histories: History | Sequence[History], params: dict[str, Any]) -> list[SearchOutput]:
+    """Search each history with `master`; see `Recommender.recommend`."""
+    batch = _history_list(histories)
+    fields = dict(params)
+    seed = fields.pop("seed", None)
+    search = master.search_params(**fields)
+    results: dict[int, SearchOutput] = {}
+    done: queue.SimpleQueue[tuple[int, SearchOutput]] = queue.SimpleQueue()
+    num_running = 0
+    for index, history in enumerate(batch):
+        try:
+            prepared = master.prepare_search(history, search, seed=seed, request_id=str(index))
+            _submit(master, prepared, index, done)
+            num_running += 1
+        except XLLMError as error:
+            results[index] = SearchOutput(
+                str(index), [], finished=True, num_prompt_tokens=0, error=error.message, error_kind=error.kind
+            )
+    results |= dict(done.get() for _ in range(num_running))
+    return [results[index] for index in range(len(batch))]
 
-        prepared = self.master.prepare_search(history, search, seed=seed, request_id=str(index))
-        while True:
-            try:
-                self.master.submit(prepared, on_output)
-            except QueueFull:
-                time.sleep(RETRY_S)
-            else:
-                return 1
+
+def _submit(
+    master: RecMaster, prepared: PreparedSearch, index: int, done: queue.SimpleQueue[tuple[int, SearchOutput]]
+) -> None:
+    """Submit one search, waiting while the queue is full."""
+    while True:
+        try:
+            master.submit(prepared, lambda output: done.put((index, output)))
+        except QueueFull:
+            time.sleep(RETRY_S)
+        else:
+            return
 
 
 def _history_list(histories: History | Sequence[History]) -> list[History]:
