@@ -1,8 +1,9 @@
 """What the C API adds to a request and to a streamed token, over the offline API of Python with the same model.
 
-    python benchmarks/capi.py
+    python benchmarks/capi.py [--device null]
 
-The script model computes nothing, so that what is left is the way there and back. Rounds of both sides alternate; each
+The script model computes nothing of use, but takes a millisecond of torch a step; with --device null a step takes nothing,
+so that small differences a token show. Rounds of both sides alternate; each
 figure is a median over all rounds, and what is added is the difference of the medians. Prints one table.
 """
 
@@ -27,7 +28,7 @@ from xllm_capi.paths import compile_flags, link_flags
 from xllm_framework.request import RequestOutput
 from xllm_runtime import LLM, SamplingParams
 
-OPTIONS = {"device": "cpu", "num_blocks": 256, "threads": 1, "enable_prefix_cache": False}
+OPTIONS = {"num_blocks": 256, "threads": 1, "enable_prefix_cache": False}
 SOURCE = Path(__file__).with_name("capi_latency.cpp")
 
 
@@ -38,17 +39,19 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100, help="of one token, a round")
     parser.add_argument("--streams", type=int, default=5, help="a round")
     parser.add_argument("--tokens", type=int, default=200, help="of a stream")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "null"))
     arguments = parser.parse_args()
+    options = {**OPTIONS, "device": arguments.device}
     with tempfile.TemporaryDirectory() as folder:
         model = str(write_checkpoint(Path(folder) / "script"))
         program = Path(folder) / "capi_latency"
         subprocess.run(["c++", "-std=c++17", "-O2", SOURCE, *compile_flags(), *link_flags(), "-o", program], check=True)
         short, long = script("x"), script("x" * arguments.tokens)
-        counts = (str(arguments.requests), str(arguments.streams))
-        command = [program, model, json.dumps(OPTIONS), short, long, *counts]
+        counts = (str(arguments.requests), str(arguments.streams), str(arguments.tokens))
+        command = [program, model, json.dumps(options), short, long, *counts]
         with (
             subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
-            LLM(model, **OPTIONS) as llm,
+            LLM(model, **options) as llm,
         ):
             rounds = measure(process, llm, short, long, arguments)
     print_table(rounds)
@@ -67,7 +70,7 @@ def measure(
         process.stdin.flush()
         requests, streams = (list(map(float, process.stdout.readline().split())) for _ in range(2))
         ours = [time_request(llm, short) for _ in range(arguments.requests)]
-        our_streams = [time_stream(llm, long) for _ in range(arguments.streams)]
+        our_streams = [time_stream(llm, long, arguments.tokens) for _ in range(arguments.streams)]
         if number:
             for key, values in (
                 (("c", "request"), requests),
@@ -87,7 +90,7 @@ def time_request(llm: LLM, prompt: str) -> float:
     return 1e6 * (time.perf_counter() - start_s)
 
 
-def time_stream(llm: LLM, prompt: str) -> float:
+def time_stream(llm: LLM, prompt: str, max_tokens: int) -> float:
     """Return the microseconds a token of one stream."""
     num_tokens, end = 0, threading.Event()
 
@@ -98,7 +101,9 @@ def time_stream(llm: LLM, prompt: str) -> float:
             end.set()
 
     start_s = time.perf_counter()
-    llm.master.submit(llm.master.prepare_completion(prompt, SamplingParams(temperature=0.0)), on_output)
+    llm.master.submit(
+        llm.master.prepare_completion(prompt, SamplingParams(temperature=0.0, max_tokens=max_tokens)), on_output
+    )
     end.wait()
     return 1e6 * (time.perf_counter() - start_s) / num_tokens
 

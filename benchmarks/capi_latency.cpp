@@ -1,6 +1,6 @@
 // The C side of capi.py: times requests of one token, and streams, and prints one line of microseconds each.
 //
-//     capi_latency MODEL OPTIONS_JSON SHORT_PROMPT LONG_PROMPT NUM_REQUESTS NUM_STREAMS
+//     capi_latency MODEL OPTIONS_JSON SHORT_PROMPT LONG_PROMPT NUM_REQUESTS NUM_STREAMS NUM_TOKENS
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -51,7 +51,7 @@ double time_stream(xllm_engine *engine, const char *prompt, const xllm_request_o
 }  // namespace
 
 int main(int argc, char **argv) {
-    if (argc != 7) return 2;
+    if (argc != 8) return 2;
     xllm_engine_options engine_options = XLLM_ENGINE_OPTIONS_INIT;
     engine_options.model = argv[1];
     engine_options.options_json = argv[2];
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
         options.max_tokens = 1;
         for (int i = std::atoi(argv[5]); i > 0; --i) std::printf("%.2f ", time_request(engine, argv[3], options));
         std::printf("\n");
-        options.max_tokens = -1;
+        options.max_tokens = std::atoi(argv[7]);
         for (int i = std::atoi(argv[6]); i > 0; --i) std::printf("%.3f ", time_stream(engine, argv[4], options));
         std::printf("\n");
     }
