@@ -104,7 +104,29 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TOKENS,
     },
 }
+TILES = [[56, 56], [56, 112], [112, 56], [112, 112], [56, 168], [168, 56]]
+CONFIGS["llava_onevision"] = {
+    "text_config": {
+        **{key: value for key, value in TEXT.items() if key != "rope_parameters"},
+        "model_type": "qwen2",
+    },
+    "vision_config": {
+        "model_type": "siglip_vision_model",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 2,
+        "image_size": 56,
+        "patch_size": 14,
+        "vision_use_head": False,
+    },
+    "image_token_index": IDS["<|image_pad|>"],
+    "video_token_index": IDS["<|video_pad|>"],
+    "image_grid_pinpoints": TILES,
+    "vision_aspect_ratio": "anyres_max_2",
+}
 CLASSES = {
+    "llava_onevision": "LlavaOnevisionForConditionalGeneration",
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
@@ -134,7 +156,15 @@ QWEN3_VIDEOS = {
     "video_processor_type": "Qwen3VLVideoProcessor",
     "size": {"shortest_edge": 32 * 32 * 4, "longest_edge": 32 * 32 * 96},
 }
+LLAVA_IMAGES = {
+    "image_processor_type": "LlavaOnevisionImageProcessor",
+    "size": {"height": 56, "width": 56},
+    "image_grid_pinpoints": TILES,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
 PREPROCESSORS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "llava_onevision": (LLAVA_IMAGES, LLAVA_IMAGES),
     "qwen2_vl": (QWEN2_IMAGES, QWEN2_VIDEOS),
     "qwen2_5_vl": (QWEN2_IMAGES, QWEN2_VIDEOS),
     "qwen3_vl": (QWEN3_IMAGES, QWEN3_VIDEOS),
@@ -146,17 +176,23 @@ PREPROCESSORS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @cache
 def tiny_vision_checkpoint(model_type: str) -> Path:
     """Return the folder of a random float32 model of `model_type`. The folder is shared: copy it before you change it."""
+    folder = Path(tempfile.mkdtemp(dir=_root(), prefix=f"{model_type}-"))
+    write_vision_checkpoint(folder, model_type, CONFIGS[model_type], PREPROCESSORS[model_type])
+    return folder
+
+
+def write_vision_checkpoint(
+    folder: Path, model_type: str, config: dict[str, Any], preprocessors: tuple[dict[str, Any], dict[str, Any]]
+) -> None:
+    """Write a random float32 model with its tokenizer, and its settings of images and of videos, into `folder`."""
     import transformers
 
-    folder = Path(tempfile.mkdtemp(dir=_root(), prefix=f"{model_type}-"))
-    config = transformers.AutoConfig.for_model(model_type, **CONFIGS[model_type])
-    model = getattr(transformers, CLASSES[model_type])(config).to(torch.float32)
-    randomise(model, 0)
+    model = getattr(transformers, CLASSES[model_type])(transformers.AutoConfig.for_model(model_type, **config))
+    randomise(model.to(torch.float32), 0)
     model.save_pretrained(folder)
     _write_tokenizer(folder)
-    for name, settings in zip(("preprocessor", "video_preprocessor"), PREPROCESSORS[model_type], strict=True):
+    for name, settings in zip(("preprocessor", "video_preprocessor"), preprocessors, strict=True):
         (folder / f"{name}_config.json").write_text(json.dumps(settings))
-    return folder
 
 
 def _write_tokenizer(folder: Path) -> None:
@@ -192,6 +228,7 @@ class Reference:
         import transformers
         from transformers import AutoImageProcessor, AutoTokenizer
 
+        self.model_type = model_type
         self.folder = tiny_vision_checkpoint(model_type)
         self.model = getattr(transformers, CLASSES[model_type]).from_pretrained(self.folder, dtype=torch.float32)
         self.model.eval()
@@ -203,15 +240,28 @@ class Reference:
         text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
         result: dict[str, torch.Tensor] = {}
         if images:
-            result = dict(self.image_processor(images=images, return_tensors="pt"))
+            result = dict(self.image_processor(images=[images], return_tensors="pt"))
             pieces = text.split("<|image_pad|>")
-            counts = (result["image_grid_thw"].prod(-1) // 4).tolist()
+            counts = self.num_tokens(result)
             text = pieces[0] + "".join(
                 "<|image_pad|>" * count + piece for count, piece in zip(counts, pieces[1:], strict=True)
             )
         ids = self.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
         types = (ids == TOKENS["image_token_id"]).long() + 2 * (ids == TOKENS["video_token_id"]).long()
-        return {"input_ids": ids, "mm_token_type_ids": types.int(), **result}
+        inputs = {"input_ids": ids, **result}
+        return inputs if self.model_type == "llava_onevision" else {**inputs, "mm_token_type_ids": types.int()}
+
+    def num_tokens(self, images: dict[str, torch.Tensor]) -> list[int]:
+        """Return the tokens of each image that the processor made."""
+        if "image_grid_thw" in images:
+            return (images["image_grid_thw"].prod(-1) // 4).tolist()
+        from transformers.models.llava_onevision.processing_llava_onevision import LlavaOnevisionProcessor
+
+        counting = LlavaOnevisionProcessor.__new__(LlavaOnevisionProcessor)
+        counting.image_token, counting.num_image_tokens = "|", 16
+        counting.vision_feature_select_strategy, counting.vision_aspect_ratio = "full", "anyres_max_2"
+        counting.image_processor = self.image_processor
+        return [len(counting.replace_image_token(images, index)) for index in range(len(images["image_sizes"]))]
 
     @torch.inference_mode()
     def greedy(self, inputs: dict[str, torch.Tensor], num_tokens: int) -> list[int]:

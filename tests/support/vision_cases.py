@@ -9,7 +9,7 @@ from typing import Any
 import PIL.Image
 import torch
 
-from support.tiny_vision import Reference, picture
+from support.tiny_vision import TOKENS, Reference, picture
 
 NUM_TOKENS = 32
 
@@ -68,7 +68,7 @@ class Answer:
     inputs: dict[str, torch.Tensor]
     token_ids: list[int]
     logprobs: torch.Tensor
-    """float32 [prompt and output tokens, vocab]."""
+    """float32 [tokens, vocab], of the prompt and the output up to a mark of media that the random model may write."""
 
 
 @cache
@@ -83,10 +83,9 @@ def answer(model_type: str, case: VisionCase) -> Answer:
     ref = reference(model_type)
     inputs = ref.inputs(case.messages(with_pictures=False), case.pictures)
     token_ids = ref.greedy(inputs, NUM_TOKENS)
-    more = torch.tensor([token_ids])
-    whole = {
-        **inputs,
-        "input_ids": torch.cat((inputs["input_ids"], more), 1),
-        "mm_token_type_ids": torch.cat((inputs["mm_token_type_ids"], 0 * more.int()), 1),
-    }
+    end = next((at for at, token_id in enumerate(token_ids) if token_id in TOKENS.values()), len(token_ids))
+    more = torch.tensor([token_ids[:end]], dtype=torch.int64)
+    whole = {**inputs, "input_ids": torch.cat((inputs["input_ids"], more), 1)}
+    if "mm_token_type_ids" in inputs:
+        whole["mm_token_type_ids"] = torch.cat((inputs["mm_token_type_ids"], 0 * more.int()), 1)
     return Answer(inputs, token_ids, ref.logits(whole).log_softmax(-1))

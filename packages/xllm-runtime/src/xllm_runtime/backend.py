@@ -13,6 +13,7 @@ ServedBackend = Literal["llm", "vlm", "dit", "rec"]
 
 VLM_ARCHITECTURES: frozenset[str] = frozenset(
     {
+        "LlavaOnevisionForConditionalGeneration",
         "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",
         "Qwen3VLForConditionalGeneration",

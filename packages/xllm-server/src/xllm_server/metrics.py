@@ -167,6 +167,8 @@ _COUNTERS = {
     "num_preemptions": ("num_preemptions", "Sequences that gave up their blocks and start again."),
     "prefix_cache_queries": ("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
     "prefix_cache_hits": ("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+    "encoded_media": ("num_encoded_media", "Images and videos that went through a vision tower."),
+    "cached_media": ("num_cached_media", "Images and videos whose embeddings were found in the encoder cache."),
 }
 """Metric -> (field of `EngineStats`, help)."""
 

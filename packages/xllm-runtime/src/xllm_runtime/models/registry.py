@@ -27,6 +27,9 @@ MODELS = {
     "Qwen3ForCausalLM": "xllm_runtime.models.llm.llama:LlamaForCausalLM",
     "Qwen2VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen2VLForConditionalGeneration",
     "Qwen2_5_VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen25VLForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration": (
+        "xllm_runtime.models.vlm.llava_onevision:LlavaOnevisionForConditionalGeneration"
+    ),
     "Qwen3VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen3VLForConditionalGeneration",
     "Qwen3VLMoeForConditionalGeneration": "xllm_runtime.models.vlm.qwen3_vl_moe:Qwen3VLMoeForConditionalGeneration",
     "Qwen3MoeForCausalLM": "xllm_runtime.models.llm.qwen3_moe:Qwen3MoeForCausalLM",

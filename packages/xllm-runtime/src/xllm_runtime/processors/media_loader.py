@@ -47,37 +47,40 @@ class MediaLoader:
                     f"(limit_{kind}_per_prompt).",
                     "messages",
                 )
-        return [future.result() for future in [self._pool.submit(self._load, source) for source in sources]]
+        count = sum(source.kind == "image" for source in sources) if self._processor.sees_other_images else 1
+        futures = [self._pool.submit(self._load, source, count) for source in sources]
+        return [future.result() for future in futures]
 
     def close(self) -> None:
         """End the threads once they have done what they were given."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _load(self, source: MediaSource) -> ProcessedMedia:
+    def _load(self, source: MediaSource, num_images: int) -> ProcessedMedia:
         content = self._bytes.read(source)
         if not isinstance(content, bytes):
-            return self._process_object(content, source)
-        key = hashlib.blake2b(source.kind.encode() + content, digest_size=16).digest()
+            return self._process_object(content, source, num_images)
+        is_alone = b"1" if num_images == 1 else b"+"
+        key = hashlib.blake2b(is_alone + source.kind.encode() + content, digest_size=16).digest()
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
                 return found
-        processed = self._process_file(content, source)
+        processed = self._process_file(content, source, num_images)
         with self._lock:
             self._kept[key] = processed
             while len(self._kept) > self._config.max_processor_cache_items:
                 self._kept.popitem(last=False)
         return processed
 
-    def _process_file(self, content: bytes, source: MediaSource) -> ProcessedMedia:
+    def _process_file(self, content: bytes, source: MediaSource, num_images: int) -> ProcessedMedia:
         limit, place = self._config.max_image_pixels, source.place
         if source.kind == "image":
-            return self._processor.process_image(decode_image(content, limit, place), place)
+            return self._processor.process_image(decode_image(content, limit, place), place, num_images)
         with VideoFile(content, limit, place) as video:
             return self._processor.process_video(video, place)
 
-    def _process_object(self, content: Any, source: MediaSource) -> ProcessedMedia:
+    def _process_object(self, content: Any, source: MediaSource, num_images: int) -> ProcessedMedia:
         """Take a picture that a script made."""
         import PIL.Image
 
@@ -86,4 +89,4 @@ class MediaLoader:
                 f"{source.place} is a {type(content).__name__}, not a picture, bytes or a URL.", "messages"
             )
         check_pixels(content.width, content.height, self._config.max_image_pixels, source.place)
-        return self._processor.process_image(upright(content.copy()), source.place)
+        return self._processor.process_image(upright(content.copy()), source.place, num_images)

@@ -27,6 +27,7 @@ PROCESSORS = {
     "Qwen2_5_VLForConditionalGeneration": "xllm_runtime.processors.qwen_vl:QwenVLProcessor",
     "Qwen3VLForConditionalGeneration": "xllm_runtime.processors.qwen3_vl:Qwen3VLProcessor",
     "Qwen3VLMoeForConditionalGeneration": "xllm_runtime.processors.qwen3_vl:Qwen3VLProcessor",
+    "LlavaOnevisionForConditionalGeneration": "xllm_runtime.processors.llava_onevision:LlavaOnevisionProcessor",
 }
 """Architecture -> "module:Class", made by `Class(config, files, args, tokenizer)`."""
 
@@ -60,8 +61,14 @@ class MediaProcessor(Protocol):
     targets: dict[str, int]
     """Kind -> token id, within an expansion, of the tokens that get embeddings."""
 
-    def process_image(self, image: PIL.Image.Image, place: str) -> ProcessedMedia:
-        """Return an RGB picture in the model's shape. Raises `InvalidRequest`, naming `place`, if it has none."""
+    sees_other_images: bool
+    """Whether a picture's shape depends on how many others there are in the conversation."""
+
+    def process_image(self, image: PIL.Image.Image, place: str, num_images: int = 1) -> ProcessedMedia:
+        """Return an RGB picture, one of `num_images`, in the model's shape.
+
+        Raises `InvalidRequest`, naming `place`, if it has none.
+        """
 
     def process_video(self, video: Video, place: str) -> ProcessedMedia:
         """Return a video in the model's shape; raises as `process_image` does."""

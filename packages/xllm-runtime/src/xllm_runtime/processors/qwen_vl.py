@@ -36,6 +36,7 @@ class QwenVLProcessor:
         ModelLoadError: config.json does not name the model's image and video tokens, or settings are broken.
     """
 
+    sees_other_images = False
     splits_frames: ClassVar[bool] = False
     """See `PositionRule.splits_frames`."""
 
@@ -48,7 +49,7 @@ class QwenVLProcessor:
         self._tokens_per_second = float(vision.get("tokens_per_second") or 0.0)
         self._config = config
 
-    def process_image(self, image: PIL.Image.Image, place: str) -> ProcessedMedia:
+    def process_image(self, image: PIL.Image.Image, place: str, num_images: int = 1) -> ProcessedMedia:
         """See `MediaProcessor.process_image`."""
         settings = self.image
         height, width = self._size(image.height, image.width, settings, place)

@@ -1,0 +1,158 @@
+"""LLaVA-OneVision: a SigLIP tower over tiles of any resolution, two layers between, and a Qwen2 decoder.
+
+The embeddings of a picture are those of the whole, then those of its tiles put together, without what stands for padding and
+with a row end behind each row. A picture among several in a conversation is one tile. Knows nothing of when the tower runs.
+Source: LLaVA-OneVision (Li et al., 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from xllm_framework.model import ModelArgs
+from xllm_framework.multimodal import MediaItem
+from xllm_framework.multimodal.anyres import best_resolution, reduced_shape, unpadded
+from xllm_runtime.attention import AttentionMetadata
+from xllm_runtime.layers.linear import Linear
+from xllm_runtime.layers.parameter import WeightTargets, fill_targets, whole_parameter
+from xllm_runtime.layers.vision import ACTIVATIONS
+from xllm_runtime.models.interface import KVCacheShape
+from xllm_runtime.models.llama_settings import explain_llama
+from xllm_runtime.models.llm.llama import LlamaForCausalLM
+from xllm_runtime.models.vlm.interface import Additions, Frames
+from xllm_runtime.models.vlm.siglip import SiglipTower, siglip_args
+
+_PREFIXES = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head.", "lm_head."),
+    ("model.vision_tower.", "vision_tower."),
+    ("model.multi_modal_projector.", "multi_modal_projector."),
+    ("model.image_newline", "image_newline"),
+)
+_UNUSED = ("vision_tower.vision_model.post_layernorm.", "vision_tower.vision_model.head.")
+
+
+class LlavaOnevisionForConditionalGeneration(nn.Module):
+    """`VisionLanguageModel`; see the module."""
+
+    num_levels = 1
+
+    def __init__(self, args: ModelArgs, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.args = args
+        self._vision = siglip_args(args.raw.get("vision_config") or {})
+        layer = int(args.raw.get("vision_feature_layer", -1))
+        num_layers = self._vision.num_layers + 1 + layer if layer < 0 else layer
+        self.vision_tower = SiglipTower(self._vision, num_layers, dtype)
+        hidden = args.hidden_size
+        self.linear_1 = Linear(self._vision.hidden_size, [("linear_1", hidden)], has_bias=True, dtype=dtype)
+        self.linear_2 = Linear(hidden, [("linear_2", hidden)], has_bias=True, dtype=dtype)
+        self.image_newline = nn.Parameter(torch.empty(hidden, dtype=dtype), requires_grad=False)
+        self.language = LlamaForCausalLM(args, dtype)
+
+    @classmethod
+    def explain(cls, args: ModelArgs) -> list[str]:
+        """Return every reason why a model of these arguments cannot be computed here."""
+        raw, reasons = args.raw, []
+        vision = raw.get("vision_config") or {}
+        if vision.get("model_type", "siglip_vision_model") != "siglip_vision_model":
+            reasons.append(f"its tower {vision['model_type']} is not siglip_vision_model")
+        elif siglip_args(vision).activation not in ACTIVATIONS:
+            reasons.append(f"the tower's activation {vision['hidden_act']!r} is unknown")
+        if raw.get("vision_feature_select_strategy", "full") != "full" or not isinstance(
+            raw.get("vision_feature_layer", -1), int
+        ):
+            reasons.append("only all features of one layer of the tower are taken")
+        if raw.get("projector_hidden_act", "gelu") != "gelu" or raw.get("multimodal_projector_bias") is False:
+            reasons.append("its projector is not two layers with biases and gelu between")
+        return reasons + explain_llama(args)
+
+    @property
+    def text_model(self) -> LlamaForCausalLM:
+        """See `VisionLanguageModel.text_model`."""
+        return self.language
+
+    def kv_cache_shapes(self) -> list[KVCacheShape]:
+        """See `CausalLM.kv_cache_shapes`."""
+        return self.language.kv_cache_shapes()
+
+    def bind_kv_cache(self, caches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """See `CausalLM.bind_kv_cache`."""
+        self.language.bind_kv_cache(caches)
+
+    def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
+        """See `VisionLanguageModel.encode`; an item's grid is (tiles, height, width), the picture's size before resizing."""
+        tiles = [frames(item) for item in items]
+        features = self.linear_2(F.gelu(self.linear_1(self.vision_tower(torch.cat(tiles)))))
+        parts = torch.split(features, [len(item) for item in tiles])
+        return [self._packed(part, item.grid[1:]) for part, item in zip(parts, items, strict=True)]
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See `VisionLanguageModel.embed`."""
+        embedded: torch.Tensor = self.language.embed_tokens(token_ids)
+        return embedded
+
+    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
+        """See `CausalLM.forward`."""
+        return self.language.forward(token_ids, positions, attention)
+
+    def forward_embedded(
+        self, x: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata, additions: Additions
+    ) -> torch.Tensor:
+        """See `VisionLanguageModel.forward_embedded`."""
+        return self.language.forward_embedded(x, positions, attention, additions)
+
+    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See `CausalLM.compute_logits`."""
+        return self.language.compute_logits(hidden)
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """See `CausalLM.load_weights`."""
+        fill_targets(self._targets(), _renamed(weights), self._ignores)
+
+    def _packed(self, tiles: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
+        """Make [E, hidden] of the features of one picture's tiles [N, side^2, hidden]."""
+        newline = self.image_newline
+        if len(tiles) == 1:
+            return torch.cat((tiles[0], newline[None]))
+        side = self._vision.side
+        resolution = best_resolution(size, self.args.raw["image_grid_pinpoints"])
+        rows, columns = (length // self._vision.image_size for length in resolution)
+        whole = tiles[1:].view(rows, columns, side, side, -1).permute(4, 0, 2, 1, 3)
+        whole = whole.reshape(-1, rows * side, columns * side)
+        kept_rows, kept_columns = unpadded(size, rows * side, columns * side)
+        whole = whole[:, kept_rows, kept_columns]
+        max_tiles = int(str(self.args.raw.get("vision_aspect_ratio", "anyres_max_9")).removeprefix("anyres_max_"))
+        shape = reduced_shape(*whole.shape[1:], side, max_tiles)
+        if shape != whole.shape[1:]:
+            whole = F.interpolate(whole[None], shape, mode="bilinear")[0]
+        ends = newline[:, None, None].expand(-1, whole.shape[1], 1)
+        return torch.cat((tiles[0], torch.cat((whole, ends), -1).flatten(1).T))
+
+    def _targets(self) -> WeightTargets:
+        yield from self.vision_tower.weight_targets("vision_tower.vision_model")
+        yield from self.linear_1.weight_targets("multi_modal_projector")
+        yield from self.linear_2.weight_targets("multi_modal_projector")
+        yield whole_parameter("image_newline", self, "image_newline")
+        yield from self.language.weight_targets()
+
+    def _ignores(self, name: str) -> bool:
+        """What lies behind the layer whose features are taken is not computed."""
+        layer = name.removeprefix("vision_tower.vision_model.encoder.layers.").partition(".")[0]
+        is_behind = layer.isdigit() and int(layer) >= len(self.vision_tower.layers)
+        return name.startswith(_UNUSED) or is_behind or self.language.ignores_weight(name)
+
+
+def _renamed(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield tensors under one set of names, whichever release wrote them."""
+    for name, tensor in weights:
+        prefix, replacement = next((pair for pair in _PREFIXES if name.startswith(pair[0])), ("", ""))
+        name = replacement + name.removeprefix(prefix)
+        if name.startswith("vision_tower.") and not name.startswith("vision_tower.vision_model."):
+            name = name.replace("vision_tower.", "vision_tower.vision_model.", 1)
+        yield name, tensor
