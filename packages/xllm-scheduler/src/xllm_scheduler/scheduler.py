@@ -269,14 +269,13 @@ class Scheduler:
             if item is not None:
                 entry.last_scheduled_step = step
                 num_tokens = item.num_scheduled_tokens
-                batch = batches[
-                    sequence.rank
-                ]  # what follows is `add` and `charge` in place: it runs for every sequence
+                batch, rank_budget = batches[sequence.rank], ranks[sequence.rank]
+                # `add` and `charge` in place: this runs for every sequence.
                 batch.scheduled.append(item)
                 batch.num_tokens += num_tokens
-                ranks[sequence.rank].num_tokens_left -= num_tokens
+                rank_budget.num_tokens_left -= num_tokens
                 if num_tokens > 1:
-                    ranks[sequence.rank].num_prompt_tokens_left -= num_tokens
+                    rank_budget.num_prompt_tokens_left -= num_tokens
                     if item.request.media is not None:
                         charge_encoder(item.request.media, item.start, num_tokens, budget)
                 budget.num_tokens_left -= num_tokens
