@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from xllm_runtime.models.dit.autoencoders import to_pixels
 from xllm_runtime.models.dit.denoiser import denoise
 from xllm_runtime.models.dit.pipelines.interface import Pipeline
 from xllm_runtime.models.dit.step_cache import make_step_cache
+from xllm_runtime.platform.cpu_cores import set_kernel_threads
 
 SIZE = 256
 POLICIES = ("None", "FBCache", "TaylorSeer", "FBCacheTaylorSeer", "ResidualCache")
@@ -48,6 +50,7 @@ def main() -> None:
     parser.add_argument("--cpu-time", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    set_kernel_threads(arguments.threads)
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     with tempfile.TemporaryDirectory() as folder:
         model = arguments.model or tiny_pipelines.save_flux(
@@ -84,9 +87,8 @@ def compare_speed(model: Path, arguments: argparse.Namespace, clock: Callable[[]
         ("4 at once", 4, {"ours": draw_ours, "diffusers": draw_theirs, "diffusers, one batch": batch_theirs}),
     ]
     for name, num_images, sides in rows:
-        seconds = alternate(
-            {side: (lambda run=run: run(num_images)) for side, run in sides.items()}, arguments.rounds, clock
-        )
+        calls: dict[str, Callable[[], None]] = {side: partial(run, num_images) for side, run in sides.items()}
+        seconds = alternate(calls, arguments.rounds, clock)
         for side, taken in seconds.items():
             rate = num_images / taken
             print(
