@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from xllm_framework.model import ModelArgs
@@ -37,6 +39,7 @@ class ScriptForCausalLM(torch.nn.Module):
         self.args = args
         self._key_cache: torch.Tensor = torch.empty(0)
         self._value_cache: torch.Tensor = torch.empty(0)
+        self._resting_logits = -0.001 * np.arange(args.vocab_size, dtype=np.float32)
 
     def kv_cache_shapes(self) -> list[KVCacheShape]:
         """One layer with one number for K and one for V."""
@@ -55,13 +58,15 @@ class ScriptForCausalLM(torch.nn.Module):
         """[T] tokens -> [T, 2]: the forced token id, and 1 where the logits must not be finite."""
         self._key_cache.view(-1)[attention.slot_mapping] = token_ids.to(torch.float32)
         self._value_cache.view(-1)[attention.slot_mapping] = positions.to(torch.float32)
-        hidden = torch.zeros(len(token_ids), 2)
+        hidden = np.zeros((len(token_ids), 2), np.float32)
         hidden[:, 0] = token_id(EOS)
         query_start = attention.query_start.tolist()
+        block_tables = attention.block_tables.cpu().numpy()
+        keys, stored_positions = self._key_cache.cpu().numpy(), self._value_cache.cpu().numpy()
         delay_s = 0.0
         for index, seq_len in enumerate(attention.seq_lens.tolist()):
             rows = range(query_start[index], query_start[index + 1])
-            found = Script.read(self._history(attention.block_tables[index], seq_len).numpy())
+            found = Script.read(_history(keys, stored_positions, block_tables[index], seq_len))
             if found is None:
                 continue
             if seq_len >= found.start:
@@ -69,26 +74,18 @@ class ScriptForCausalLM(torch.nn.Module):
             self._force(hidden, rows, seq_len - len(rows), found)
         if delay_s:
             time.sleep(delay_s)
-        return hidden.to(token_ids.device)
+        return torch.from_numpy(hidden).to(token_ids.device)
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[R, 2] -> float32 [R, vocab_size]."""
-        logits = -0.001 * torch.arange(self.args.vocab_size, dtype=torch.float32).repeat(len(hidden), 1)
-        logits.scatter_(1, hidden[:, :1].to(torch.int64).cpu(), FORCED_LOGIT)
-        logits[hidden[:, 1].cpu() > 0] = float("nan")
-        return logits.to(hidden.device)
-
-    def _history(self, block_table: torch.Tensor, seq_len: int) -> torch.Tensor:
-        """Return the sequence's tokens as the cache holds them, int64 [seq_len]."""
-        block_size = self._key_cache.shape[1]
-        blocks = block_table[: -(-seq_len // block_size)].to(torch.int64)
-        positions = self._value_cache[blocks].reshape(-1)[:seq_len]
-        if not torch.equal(positions.cpu(), torch.arange(seq_len, dtype=torch.float32)):
-            raise BrokenCache(f"the cache holds positions {positions.tolist()} for a history of {seq_len} tokens")
-        return self._key_cache[blocks].reshape(-1)[:seq_len].to(torch.int64).cpu()
+        forced = hidden.cpu().numpy()
+        logits = np.tile(self._resting_logits, (len(forced), 1))
+        logits[np.arange(len(forced)), forced[:, 0].astype(np.int64)] = FORCED_LOGIT
+        logits[forced[:, 1] > 0] = np.nan
+        return torch.from_numpy(logits).to(hidden.device)
 
     @staticmethod
-    def _force(hidden: torch.Tensor, rows: range, first_position: int, found: Script) -> None:
+    def _force(hidden: npt.NDArray[np.float32], rows: range, first_position: int, found: Script) -> None:
         """Set what follows each row of one sequence; row 0 holds the token at `first_position`."""
         for offset, row in enumerate(rows):
             turn = first_position + offset + 1 - found.start
@@ -98,3 +95,14 @@ class ScriptForCausalLM(torch.nn.Module):
                     raise ScriptedFailure(f"the script raises at token {turn}")
                 hidden[row, 0] = token
                 hidden[row, 1] = float(token == token_id(NAN))
+
+
+def _history(
+    keys: npt.NDArray[np.float32], positions: npt.NDArray[np.float32], block_table: npt.NDArray[np.int32], seq_len: int
+) -> npt.NDArray[np.int64]:
+    """Return a sequence's tokens as the cache (`keys` and `positions`, each [num_blocks, block_size, 1, 1]) holds them."""
+    blocks = block_table[: -(-seq_len // keys.shape[1])]
+    found = positions[blocks].reshape(-1)[:seq_len]
+    if not np.array_equal(found, np.arange(seq_len, dtype=np.float32)):
+        raise BrokenCache(f"the cache holds positions {found.tolist()} for a history of {seq_len} tokens")
+    return keys[blocks].reshape(-1)[:seq_len].astype(np.int64)

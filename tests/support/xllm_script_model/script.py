@@ -11,6 +11,7 @@ there is none. It holds the listed tokens, then end-of-text for ever; a prompt w
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -58,8 +59,14 @@ class Script:
         begins = np.flatnonzero(history[:end] == _SCRIPT_ID)
         if len(begins) == 0:
             return None
-        text = bytes(history[int(begins[-1]) + 1 : end].astype(np.uint8)).decode("ascii")
-        token_ids = [int(word) for word in text.split()]
+        token_ids, num_slow = _parsed(history[int(begins[-1]) + 1 : end].astype(np.uint8).tobytes())
         markers = np.flatnonzero(history[end:] == _ASSISTANT_ID)
         start = end + 1 + (int(markers[0]) if len(markers) else 0)
-        return cls(start, [item for item in token_ids if item != _SLOW_ID], token_ids.count(_SLOW_ID))
+        return cls(start, token_ids, num_slow)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: bytes) -> tuple[list[int], int]:
+    """Return the tokens that a script lists, and how often it asks for slowness."""
+    token_ids = [int(word) for word in text.split()]
+    return [item for item in token_ids if item != _SLOW_ID], token_ids.count(_SLOW_ID)
