@@ -70,4 +70,6 @@ def test_log_probabilities_of_prompts_and_outputs_are_transformers(llm: LLM, mod
         found += [item.logprob for item in output.outputs[0].logprobs or []]
         targets = torch.tensor(prompt[1:] + expected.token_ids)[: len(expected.logprobs)]
         rows = expected.logprobs[: len(targets)]
-        torch.testing.assert_close(torch.tensor(found)[: len(rows)], rows.gather(1, targets[:, None])[:, 0], atol=1e-4, rtol=0)
+        torch.testing.assert_close(
+            torch.tensor(found)[: len(rows)], rows.gather(1, targets[:, None])[:, 0], atol=1e-4, rtol=0
+        )

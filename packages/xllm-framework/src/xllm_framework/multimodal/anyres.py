@@ -54,6 +54,7 @@ def reduced_shape(rows: int, columns: int, side: int, max_tiles: int) -> Size:
 
 def num_features(size: Size, grid: Size, side: int, max_tiles: int) -> int:
     """Return the embeddings of a picture of `size` in `grid` tiles of `side` x `side` features, row ends included."""
-    kept = unpadded(size, grid[0] * side, grid[1] * side)
-    rows, columns = reduced_shape(*(part.stop - part.start for part in kept), side, max_tiles)
+    kept_rows, kept_columns = unpadded(size, grid[0] * side, grid[1] * side)
+    num_rows, num_columns = kept_rows.stop - kept_rows.start, kept_columns.stop - kept_columns.start
+    rows, columns = reduced_shape(num_rows, num_columns, side, max_tiles)
     return side * side + rows * (columns + 1)

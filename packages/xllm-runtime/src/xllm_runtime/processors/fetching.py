@@ -129,7 +129,7 @@ def _check_url(url: str, config: MultimodalConfig, place: str) -> None:
 
 def _get(pool: httpcore.ConnectionPool, url: str, config: MultimodalConfig, place: str) -> tuple[bytes, str | None]:
     """Return (content, None), or (nothing, where it is redirected to)."""
-    headers = {"User-Agent": "xllm", "Accept": "image/*, video/*, */*;q=0.1", "Accept-Encoding": "identity"}
+    headers = [("User-Agent", "xllm"), ("Accept", "image/*, video/*, */*;q=0.1"), ("Accept-Encoding", "identity")]
     with pool.stream("GET", url, headers=headers) as response:
         answer = {name.lower(): value for name, value in response.headers}
         if response.status in _REDIRECTS and b"location" in answer:

@@ -40,9 +40,10 @@ class LlavaOnevisionProcessor:
         fields = ConfigFields(raw.get("vision_config") or {}, "vision_config in config.json")
         self._tile = fields.integer("image_size", default=384)
         self._side = self._tile // fields.integer("patch_size", default=14)
-        self._resolutions = raw.get("image_grid_pinpoints")
-        if not isinstance(self._resolutions, list) or not self._resolutions:
+        resolutions = raw.get("image_grid_pinpoints")
+        if not isinstance(resolutions, list) or not resolutions:
             raise ModelLoadError("config.json has no image_grid_pinpoints, a list of heights and widths.")
+        self._resolutions: list[list[int]] = resolutions
         self._max_tiles = int(str(raw.get("vision_aspect_ratio", "anyres_max_9")).removeprefix("anyres_max_"))
         token_id = raw.get("image_token_index", raw.get("image_token_id"))
         if not isinstance(token_id, int) or not 0 <= token_id < args.vocab_size:

@@ -66,11 +66,12 @@ class VideoFile:
         demuxer = video_container(content, place)
         try:
             self._container: Any = av.open(io.BytesIO(content), mode="r", format=demuxer, metadata_errors="ignore")
-            stream = next((stream for stream in self._container.streams if stream.type == "video"), None)
+            streams: list[Any] = [stream for stream in self._container.streams if stream.type == "video"]
+            stream = streams[0] if streams else None
             if stream is None:
                 raise InvalidRequest(f"{place} has no pictures.", "messages")
             stream.thread_count = 1
-            self._stream: Any = stream
+            self._stream = stream
             self.height, self.width = int(stream.codec_context.height), int(stream.codec_context.width)
             check_pixels(self.width, self.height, max_pixels, place)
             self.fps = float(stream.average_rate or FALLBACK_FPS)

@@ -128,7 +128,7 @@ class LlavaOnevisionForConditionalGeneration(nn.Module):
         kept_rows, kept_columns = unpadded(size, rows * side, columns * side)
         whole = whole[:, kept_rows, kept_columns]
         max_tiles = int(str(self.args.raw.get("vision_aspect_ratio", "anyres_max_9")).removeprefix("anyres_max_"))
-        shape = reduced_shape(*whole.shape[1:], side, max_tiles)
+        shape = reduced_shape(whole.shape[1], whole.shape[2], side, max_tiles)
         if shape != whole.shape[1:]:
             whole = F.interpolate(whole[None], shape, mode="bilinear")[0]
         ends = newline[:, None, None].expand(-1, whole.shape[1], 1)

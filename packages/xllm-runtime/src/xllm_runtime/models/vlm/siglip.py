@@ -70,7 +70,8 @@ class SiglipLayer(nn.Module):
     def forward(self, x: torch.Tensor, lengths: list[int]) -> torch.Tensor:
         """[P, size] -> [P, size]; pictures of `lengths` patches follow one another."""
         qkv = self.qkv(self.layer_norm1(x)).view(len(x), 3, self._num_heads, -1)
-        x = x + self.out_proj(attend_segments(*qkv.unbind(1), lengths).flatten(1))
+        query, key, value = qkv.unbind(1)
+        x = x + self.out_proj(attend_segments(query, key, value, lengths).flatten(1))
         output: torch.Tensor = x + self.mlp(self.layer_norm2(x))
         return output
 
@@ -98,7 +99,7 @@ class SiglipTower(nn.Module):
         """Float32 [N, 3, image_size, image_size] -> [N, side^2, size]."""
         side, patch = self._args.side, self._args.patch_size
         cut = pictures[:, :, : side * patch, : side * patch].reshape(len(pictures), 3, side, patch, side, patch)
-        x = self.patch_embedding(cut.permute(0, 2, 4, 1, 3, 5).reshape(len(pictures) * side * side, -1))
+        x: torch.Tensor = self.patch_embedding(cut.permute(0, 2, 4, 1, 3, 5).reshape(len(pictures) * side * side, -1))
         x = (x.view(len(pictures), side * side, -1) + self.position_embedding.weight).flatten(0, 1)
         lengths = [side * side] * len(pictures)
         for layer in self.layers:
