@@ -70,8 +70,12 @@ def engine(model_impl: str) -> LLMEngine:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def archives_removed():
+def engines_closed():
     yield
+    for model_impl in IMPLEMENTATIONS:
+        engine(model_impl).close()
+    engine.cache_clear()
+    plain.cache_clear()
     for folder in Path(tempfile.gettempdir()).glob("xllm-archive-*"):
         shutil.rmtree(folder, ignore_errors=True)
 

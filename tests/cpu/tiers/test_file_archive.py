@@ -130,7 +130,7 @@ def prompts() -> list[list[int]]:
 
 def serve(folder: Path | None, rounds: int = 2, **options) -> tuple[list[list[list[int]]], list[int]]:
     """Return the tokens of all answers, and their cached tokens; a pool of 12 blocks keeps no more than two prompts."""
-    flat = {"model_impl": "python", "device": "cpu", "dtype": "float32", "num_blocks": 13, "threads": 1, **options}
+    flat = {"model_impl": "native", "device": "cpu", "dtype": "float32", "num_blocks": 13, "threads": 1, **options}
     with LLM(str(tiny_checkpoint("llama")), archive_path=str(folder or ""), check_integrity=True, **flat) as llm:
         outputs = [
             llm.generate(prompt, params, use_tqdm=False)[0]
@@ -148,7 +148,8 @@ def slow_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("slow_model")
 @pytest.mark.parametrize(
-    "options", [{}, {"enable_schedule_overlap": True}, {"host_blocks_factor": 0.5}, {"dp_size": 2}]
+    "options",
+    [{}, {"model_impl": "python"}, {"enable_schedule_overlap": True}, {"host_blocks_factor": 0.5}, {"dp_size": 2}],
 )
 def test_answers_are_the_same_and_prompts_come_back_from_files(tmp_path: Path, options: dict) -> None:
     wanted, cached_without = serve(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -194,7 +194,9 @@ class SchedulerStates(RuleBasedStateMachine):
             assert [e and e.token_id for e in entry] == [None, *sequence.prompt_token_ids.tolist()[1:]]
 
 
-SchedulerStates.TestCase.settings = settings(deadline=None, max_examples=60, stateful_step_count=25)
+SchedulerStates.TestCase.settings = settings(
+    deadline=None, max_examples=60, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow]
+)
 TestSchedulerStates = SchedulerStates.TestCase
 
 

@@ -21,9 +21,9 @@ class KVCacheConfig:
     """Reuse the KV of prompts that begin alike."""
     host_blocks_factor: float = 0.0
     """Blocks that leave the prefix cache are kept in host memory, this many for each block of the device; 0 keeps none.
-    Needs the prefix cache, and an implementation in torch."""
+    Needs the prefix cache."""
     archive_path: str = ""
     """Folder where blocks that leave the prefix cache are kept in files, also for later starts; empty keeps none. Fetched when
-    a request arrives, where that is faster than computing. Needs the prefix cache, and an implementation in torch."""
+    a request arrives, where that is faster than computing. Needs the prefix cache."""
     max_archive_size: int = 4 * 2**30
     """Bytes of these files; the least recently used are removed."""
