@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 import torch
 
+from xllm_framework.model import ModelArgs
 from xllm_runtime.models.llm.qwen3_moe import FUSED_DOWN, FUSED_GATE_UP, Qwen3MoeForCausalLM, split_fused_experts
 from xllm_runtime.models.vlm.qwen_vl import Qwen3VLForConditionalGeneration
 
@@ -14,6 +16,12 @@ class Qwen3VLMoeForConditionalGeneration(Qwen3VLForConditionalGeneration):
     """Qwen3-VL with a mixture of experts."""
 
     language_class = Qwen3MoeForCausalLM
+
+    @classmethod
+    def language_args(cls, args: ModelArgs) -> ModelArgs:
+        """See `QwenVLForConditionalGeneration.language_args`; the chosen experts' weights always sum up to one here."""
+        args = super().language_args(args)
+        return dataclasses.replace(args, raw={**args.raw, "norm_topk_prob": True})
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `CausalLM.load_weights`."""

@@ -40,7 +40,7 @@ class QwenVLForConditionalGeneration(nn.Module):
         super().__init__()
         self.args = args
         self.visual = QwenVisionTower(qwen_vision_args(args), self.style, dtype)
-        self.language = self.language_class(language_args(args), dtype, rotary_class=MultimodalRotaryEmbedding)
+        self.language = self.language_class(self.language_args(args), dtype, rotary_class=MultimodalRotaryEmbedding)
 
     @classmethod
     def explain(cls, args: ModelArgs) -> list[str]:
@@ -48,6 +48,11 @@ class QwenVLForConditionalGeneration(nn.Module):
         activation = qwen_vision_args(args).activation
         reasons = [] if activation in ACTIVATIONS else [f"the tower's activation {activation!r} is unknown"]
         return reasons + explain_llama(args)
+
+    @classmethod
+    def language_args(cls, args: ModelArgs) -> ModelArgs:
+        """Return the arguments of the language model alone: its own part of config.json comes to the top."""
+        return dataclasses.replace(args, raw={**args.raw, **(args.raw.get("text_config") or {})})
 
     @property
     def num_levels(self) -> int:
@@ -113,11 +118,6 @@ class Qwen3VLForConditionalGeneration(QwenVLForConditionalGeneration):
     """Qwen3-VL (Bai et al., 2025)."""
 
     style = QWEN3_STYLE
-
-
-def language_args(args: ModelArgs) -> ModelArgs:
-    """Return the arguments of the language model alone: its own part of config.json comes to the top."""
-    return dataclasses.replace(args, raw={**args.raw, **(args.raw.get("text_config") or {})})
 
 
 def renamed_weights(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
