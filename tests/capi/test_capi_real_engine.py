@@ -55,15 +55,17 @@ with LLM() as llm:
     for output in llm.generate(sys.argv[1:], SamplingParams(max_tokens=12, temperature=0)):
         print(*output.outputs[0].token_ids, "")
         print(repr(output.outputs[0].text))
+    print(*llm.embed(sys.argv[1])[0].embedding)
 """
 
 
 def test_same_tokens_through_c_cpp_python_and_http(
     build: Build, script_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Greedy answers of the demo model, one prompt after the other; the texts through HTTP too."""
+    """Greedy answers of the demo model, one prompt after the other, and an embedding; the texts through HTTP too."""
     with DemoServer() as server:
         texts = [server.complete(prompt, max_tokens=12, temperature=0).json() for prompt in PROMPTS]
+        vector = server.client.post("/v1/embeddings", json={"input": PROMPTS[0]}).json()["data"][0]["embedding"]
     offline = check_output(sys.executable, "-c", OFFLINE, *PROMPTS, env=script_environment).stdout.splitlines()
     with listening_engine(tmp_path / "engine.sock", script_environment) as address:
         for number, prompt in enumerate(PROMPTS):
@@ -74,6 +76,10 @@ def test_same_tokens_through_c_cpp_python_and_http(
                 assert repr(answer.partition("\n")[2]) == text
             assert repr(texts[number]["choices"][0]["text"]) == text
             assert len(token_ids.split()) > 3
+        embedded, score = check_output(build(PROGRAMS / "embed.cpp"), address, PROMPTS[0]).stdout.splitlines()
+    assert list(map(float, embedded.split())) == pytest.approx(vector, abs=2e-6)
+    assert list(map(float, offline[-1].split())) == pytest.approx(vector, abs=2e-6)
+    assert score == "1.0000"
 
 
 EMBEDDED = """
