@@ -7,9 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.beam_choices import assert_same_choice
 from xllm_framework.rec.valid_paths import build_paths
 from xllm_kernels import ops
-from xllm_kernels.ops.beam_select import LevelPaths
+from xllm_kernels.ops.beam_select import LevelPaths, SelectedBeams
 from xllm_runtime.sampling.beams import DevicePaths, select_beams
 
 
@@ -23,13 +24,14 @@ def test_the_choice_equals_the_kernels(seed: int, is_free: bool, num_searches: i
     widths = random.integers(1, num_beams + 1, num_searches)
     paths, _ = build_paths(random.integers(0, vocab_size, (30, 2)).astype(np.int32))
     nodes = random.integers(-1, len(paths.starts[1]) - 1, (num_searches, num_rows)).astype(np.int32)
+    out_start = np.concatenate([[0], np.cumsum(widths)]).astype(np.int32)
     expected = ops.beam_select(
         logits,
         scores.flatten(),
         nodes.flatten(),
         None if is_free else LevelPaths(paths.starts[1], paths.tokens[1]),
         (np.arange(num_searches + 1) * num_rows).astype(np.int32),
-        np.concatenate([[0], np.cumsum(widths)]).astype(np.int32),
+        out_start,
     )
     level = DevicePaths(
         torch.from_numpy(paths.starts[1].astype(np.int64)),
@@ -44,18 +46,14 @@ def test_the_choice_equals_the_kernels(seed: int, is_free: bool, num_searches: i
         torch.from_numpy(widths),
         num_beams,
     )
-    at = 0
-    for search, width in enumerate(widths.tolist()):
-        for rank in range(num_beams):
-            score = float(found.scores[search, rank])
-            if rank >= width:
-                assert score == -np.inf
-                continue
-            if expected.scores[at] == -np.inf:
-                assert score == -np.inf
-            else:
-                assert int(found.token_ids[search, rank]) == expected.token_ids[at]
-                assert int(found.parents[search, rank]) + search * num_rows == expected.parents[at]
-                assert int(found.nodes[search, rank]) == expected.nodes[at]
-                assert abs(score - expected.scores[at]) < 1e-5
-            at += 1
+    kept = [rank for width in widths.tolist() for rank in range(width)]
+    search_of = np.repeat(np.arange(num_searches), widths)
+    chosen = SelectedBeams(
+        *(
+            column.numpy()[search_of, kept]
+            for column in (found.parents, found.token_ids, found.nodes, found.logprobs, found.scores)
+        )
+    )
+    first_rows = (search_of * num_rows).astype(np.int64)
+    assert_same_choice(chosen._replace(parents=chosen.parents + first_rows), expected, out_start)
+    assert all((found.scores[search, width:] == -np.inf).all() for search, width in enumerate(widths.tolist()))
