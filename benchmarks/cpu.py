@@ -52,6 +52,8 @@ class Results:
 
     values: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     disturbed: set[tuple[str, str]] = field(default_factory=set)
+    path: Path | None = None
+    """File that keeps the figures."""
 
     def add(self, work: str, server: str, measured: tuple[float, bool]) -> None:
         """Take one figure and whether the machine was quiet."""
@@ -59,19 +61,23 @@ class Results:
         self.values.setdefault((work, server), []).append(value)
         if not is_quiet:
             self.disturbed.add((work, server))
+        self.save()
         print(f"  {work:<28} {server:<22} {value:10.2f} {UNITS.get(work, '')}", file=sys.stderr, flush=True)
 
     def load(self, path: Path) -> None:
-        """Take the figures that an earlier part left at `path`, if any."""
+        """Take the figures that an earlier part left at `path`, if any, and keep new ones there."""
+        self.path = path
         for work, server, values, is_disturbed in json.loads(path.read_text()) if path.exists() else ():
             self.values[work, server] = values
             if is_disturbed:
                 self.disturbed.add((work, server))
 
-    def save(self, path: Path) -> None:
-        """Leave all figures at `path`."""
+    def save(self) -> None:
+        """Leave all figures where they are kept, if anywhere."""
+        if self.path is None:
+            return
         rows = [(*key, values, key in self.disturbed) for key, values in self.values.items()]
-        path.write_text(json.dumps(rows))
+        self.path.write_text(json.dumps(rows))
 
     def median(self, work: str, server: str) -> float | None:
         """Return the median, or None for what was not measured."""
@@ -173,8 +179,6 @@ def main() -> int:
             measure_in_process(options, results, bfloat16_file)
         if "bandwidth" in options.works:
             measure_bandwidth(options, results, tensor_bytes(bfloat16_file))
-        if options.results:
-            results.save(options.results)
     print_table(results)
     lines = [goal.line(results) for goal in GOALS]
     print("\n" + "\n".join(line for line, _ in lines))

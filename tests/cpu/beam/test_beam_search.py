@@ -12,6 +12,7 @@ from support.beam_reference import beam_search
 from support.reference_logits import reference_logits
 from support.tiny_checkpoints import tiny_checkpoint
 from xllm_runtime import LLM, SamplingParams
+from xllm_runtime.worker import LocalWorkerClient
 
 PROMPTS = [[5, 6, 7, 8, 9], list(range(40, 72))]
 
@@ -21,15 +22,20 @@ def following(tokens: tuple[int, ...]) -> np.ndarray:
     return torch.log_softmax(reference_logits(tiny_checkpoint("llama"), tokens)[-1].double(), -1).numpy()
 
 
-@pytest.fixture(scope="module", params=["copied_blocks", "recomputed_blocks", "overlapped", "crowded"])
+@pytest.fixture(scope="module", params=["copied_blocks", "native", "recomputed_blocks", "overlapped", "crowded"])
 def llm(request):
     options = {"device": "cpu", "dtype": "float32", "threads": 1, "num_blocks": 100, "check_integrity": True}
-    options |= {"model_impl": "native" if request.param == "recomputed_blocks" else "python"}
+    options |= {"model_impl": "native" if request.param in ("native", "recomputed_blocks") else "python"}
     options |= {"enable_schedule_overlap": request.param == "overlapped"}
     if request.param == "crowded":
         options |= {"num_blocks": 14, "max_model_len": 100}
-    with LLM(str(tiny_checkpoint("llama")), **options) as llm:
-        yield llm
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "recomputed_blocks":
+            patch.setattr(
+                LocalWorkerClient, "can_copy_blocks", property(lambda _: False, lambda *_: None), raising=False
+            )
+        with LLM(str(tiny_checkpoint("llama")), **options) as llm:
+            yield llm
 
 
 @pytest.mark.parametrize(("width", "length_penalty"), [(2, 0.0), (5, 0.0), (5, 1.0)])

@@ -39,11 +39,12 @@ def test_block_copies():
         assert torch.equal(new, old[[0, 1, 2, 1, 2]])
 
 
+@pytest.mark.parametrize("model_impl", ["python", "native"])
 @pytest.mark.parametrize("enable_schedule_overlap", [False, True])
-def test_answers_are_equal_with_and_without_the_host_tier(enable_schedule_overlap):
+def test_answers_are_equal_with_and_without_the_host_tier(enable_schedule_overlap, model_impl):
     answers, cached = [], []
     for factor in (0.0, 5.0):
-        options = {"device": "cpu", "dtype": "float32", "threads": 1, "model_impl": "python", "check_integrity": True}
+        options = {"device": "cpu", "dtype": "float32", "threads": 1, "model_impl": model_impl, "check_integrity": True}
         options |= {"num_blocks": 8, "host_blocks_factor": factor, "enable_schedule_overlap": enable_schedule_overlap}
         with LLM(str(tiny_checkpoint("llama")), **options) as llm:
             rounds = [llm.generate(PROMPTS, GREEDY, use_tqdm=False) for _ in range(2)]

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.config import XLLMConfig
-from xllm_framework.errors import InvalidConfig
 from xllm_framework.kv_cache import BlockMoves
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
+from xllm_runtime.memory.native_blocks import NativeBlocks
 from xllm_runtime.models.native import compute_dtype
 from xllm_runtime.platform.cpu_cores import set_kernel_threads
 from xllm_runtime.platform.cpu_memory import main_memory
@@ -26,6 +26,7 @@ from xllm_runtime.sampling.arrays.sampler import sample
 from xllm_runtime.sampling.broken_rows import NOT_FINITE
 from xllm_runtime.sampling.logprob_rows import LogprobRows
 from xllm_runtime.sampling.most_probable import takes_most_probable
+from xllm_runtime.worker.client import PutPayload
 from xllm_runtime.worker.kv_cache import CacheDemand, num_blocks_that_fit
 from xllm_runtime.worker.native_loading import load_decoder
 
@@ -50,11 +51,12 @@ class NativeWorker:
         longest = max_model_len(config, args, sys.maxsize)
         self._demand = CacheDemand(longest, config.scheduler.max_num_seqs)
         self._decoder = load_decoder(config, files, args, longest)
+        self._blocks = NativeBlocks(self._decoder)
         self.model_impl = "native"
         self.device = "cpu"
         self.dtype: str = compute_dtype(args, config.model, files)
         self.vocab_size = args.vocab_size
-        self.can_copy_blocks = False
+        self.can_copy_blocks = True
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`; what the weights take is known, for they are loaded."""
@@ -68,40 +70,31 @@ class NativeWorker:
         self._decoder.allocate_kv_cache(num_blocks, block_size, KV_TYPES[self.dtype][0])
 
     def allocate_host_blocks(self, num_host_blocks: int) -> None:
-        """Raise `InvalidConfig`: see `can_copy_blocks`."""
-        raise InvalidConfig("host_blocks_factor must be 0: the native implementation cannot move its blocks.")
+        """See `Worker.allocate_host_blocks`."""
+        self._blocks.allocate_host(num_host_blocks)
+
+    def attach_archive(self, put: PutPayload) -> None:
+        """See `Worker.attach_archive`."""
+        self._blocks.put_payload = put
+
+    def payload_bytes(self) -> int:
+        """See `Worker.payload_bytes`."""
+        return self._decoder.num_block_bytes
 
     def move_blocks(self, moves: BlockMoves) -> None:
-        """Raise `InvalidConfig`: see `can_copy_blocks`."""
-        raise InvalidConfig(f"The native implementation cannot move its blocks ({moves}).")
+        """See `Worker.move_blocks`."""
+        self._blocks.move(moves)
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
-        """Forward and tokens in one call, or logits and tokens; then what was asked for of prompts."""
-        if forward_input.pooled:
-            output = self._execute_pooling(forward_input)
-        elif takes_most_probable(forward_input.sampling):
-            output = self._execute_greedy(forward_input)
-        else:
-            logits = self._decoder.forward(*_arrays(forward_input), forward_input.sample_rows)
-            output = sample(logits, forward_input.sampling)
-        if forward_input.prompt_logprobs:
-            output.prompt_logprobs = {**self._prompt_logprobs(forward_input)}
-        return output
-
-    def _execute_pooling(self, forward_input: ForwardInput) -> ForwardOutput:
-        """Compute the hidden states of all rows that somebody wants; then tokens, and what prompts are pooled from."""
-        sampled, pooled = forward_input.sample_rows, forward_input.pooled
-        wanted = np.concatenate([sampled, *(np.arange(rows.first, rows.end) for rows in pooled)])
-        hidden = self._decoder.hidden(*_arrays(forward_input), wanted)
-        output = sample(self._decoder.logits(hidden[: len(sampled)]), forward_input.sampling)
-        output.pooled = {}
-        row = len(sampled)
-        for rows in pooled:
-            part = hidden[row : row + rows.end - rows.first]
-            row += len(part)
-            logit_ids = list(rows.logit_ids)
-            output.pooled[rows.index] = self._decoder.logits(part)[0, logit_ids] if logit_ids else part.sum(0)
-        return output
+        """Block copies, then forward and tokens in one call, or logits and tokens."""
+        if forward_input.block_copies:
+            self._decoder.copy_blocks(np.array(forward_input.block_copies, np.int32))
+        if forward_input.prompt_logprobs or forward_input.pooled:
+            return self._execute_with_hidden(forward_input)
+        if takes_most_probable(forward_input.sampling):
+            return self._execute_greedy(forward_input)
+        logits = self._decoder.forward(*_arrays(forward_input), forward_input.sample_rows)
+        return sample(logits, forward_input.sampling)
 
     def _execute_greedy(self, forward_input: ForwardInput) -> ForwardOutput:
         token_ids = self._decoder.greedy(*_arrays(forward_input), forward_input.sample_rows)
@@ -109,23 +102,40 @@ class NativeWorker:
             return ForwardOutput(token_ids)
         return ForwardOutput(token_ids, errors=dict.fromkeys(np.flatnonzero(token_ids < 0).tolist(), NOT_FINITE))
 
-    def _prompt_logprobs(self, forward_input: ForwardInput) -> dict[int, LogprobRows]:
-        """Return the log-probabilities of the prompt tokens that were asked for, by scheduled sequence.
+    def _execute_with_hidden(self, forward_input: ForwardInput) -> ForwardOutput:
+        """Compute hidden states once; then tokens, prompts' log-probabilities a slice of logits at a time, and vectors."""
+        wanted, pooled = forward_input.prompt_logprobs, forward_input.pooled
+        starts = [int(forward_input.query_start[index]) for index, _, _ in wanted]
+        rows = [forward_input.sample_rows]
+        rows += [np.arange(start, start + len(ids)) for start, (_, _, ids) in zip(starts, wanted, strict=True)]
+        rows += [np.arange(part.first, part.end) for part in pooled]
+        hidden = self._decoder.hidden(*_arrays(forward_input), np.concatenate(rows))
+        sampled, *parts = np.split(hidden, np.cumsum([len(part) for part in rows])[:-1])
+        output = sample(self._decoder.logits(sampled), forward_input.sampling)
+        if wanted:
+            output.prompt_logprobs = {
+                index: self._logprobs_of(part, token_ids, num_top)
+                for (index, num_top, token_ids), part in zip(wanted, parts[: len(wanted)], strict=True)
+            }
+        output.pooled = {
+            part.index: self._decoder.logits(vectors)[0, list(part.logit_ids)] if part.logit_ids else vectors.sum(0)
+            for part, vectors in zip(pooled, parts[len(wanted) :], strict=True)
+        }
+        return output
 
-        The tokens are computed again, a slice at a time, so that logits of a slice only exist: a token's do not depend
-        on how a prompt is cut.
-        """
-        found = {}
+    def _logprobs_of(
+        self, hidden: npt.NDArray[np.float32], token_ids: npt.NDArray[np.int32], num_top: int
+    ) -> LogprobRows:
+        """Return the log-probabilities of `token_ids` [T] behind the hidden states [T, hidden]."""
         step = max(1, MAX_LOGITS // self.vocab_size)
-        for index, num_top, token_ids in forward_input.prompt_logprobs:
-            parts = []
-            for start in range(0, len(token_ids), step):
-                targets = token_ids[start : start + step]
-                part = _part_of(forward_input, index, start, len(targets))
-                logits = self._decoder.forward(*part, np.arange(len(targets)))
-                parts.append(token_logprobs(logits, targets, num_top))
-            found[index] = LogprobRows.concatenate(parts)
-        return found
+        return LogprobRows.concatenate(
+            [
+                token_logprobs(
+                    self._decoder.logits(hidden[start : start + step]), token_ids[start : start + step], num_top
+                )
+                for start in range(0, len(token_ids), step)
+            ]
+        )
 
 
 class _Arrays(NamedTuple):
@@ -142,18 +152,4 @@ class _Arrays(NamedTuple):
 def _arrays(step: ForwardInput) -> _Arrays:
     return _Arrays(
         step.token_ids, step.positions, step.slot_mapping, step.query_start, step.seq_lens, step.block_tables
-    )
-
-
-def _part_of(step: ForwardInput, index: int, start: int, num_tokens: int) -> _Arrays:
-    """Return tokens `start` to `start + num_tokens` of scheduled sequence `index` as a step of their own."""
-    first = int(step.query_start[index]) + start
-    rows = slice(first, first + num_tokens)
-    return _Arrays(
-        step.token_ids[rows],
-        step.positions[rows],
-        step.slot_mapping[rows],
-        np.array([0, num_tokens], np.int32),
-        step.positions[rows.stop - 1 : rows.stop] + 1,
-        step.block_tables[index : index + 1],
     )
