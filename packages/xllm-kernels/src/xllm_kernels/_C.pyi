@@ -55,7 +55,7 @@ def beam_select(
 def forward_beams(
     decoder: LlamaDecoder,
     beams: BeamCache,
-    round: int,
+    round: int,  # noqa: A002
     token_ids: Tensor,
     positions: Tensor,
     query_start: Tensor,

@@ -149,7 +149,7 @@ class RecommendationService:
         if not outputs:
             return Response(status_code=CLIENT_LEFT)
         paths = [path for output in outputs for path in output.paths]
-        has_logprobs = bool(logprobs) or (logprobs == 0 and logprobs is not False and logprobs is not None)
+        has_logprobs = logprobs is not None and logprobs is not False
         for index, (choice, path) in enumerate(zip(choices, paths, strict=True)):
             choice.index = index
             if has_logprobs or self._master.config.rec.output_rec_logprobs:
@@ -172,7 +172,9 @@ class RecommendationService:
         """Return what answers bring as tensors, over all paths in their order."""
         rec = self._master.config.rec
         if any(path.item_ids for path in paths):
-            tensors = [array_tensor("rec_result", np.array([id for path in paths for id in path.item_ids], np.int64))]
+            tensors = [
+                array_tensor("rec_result", np.array([item for path in paths for item in path.item_ids], np.int64))
+            ]
             for name, texts in (
                 ("item_did", [text for path in paths for text in path.document_ids]),
                 ("item_type", [text for path in paths for text in path.kinds]),
