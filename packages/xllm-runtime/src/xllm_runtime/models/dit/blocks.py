@@ -16,7 +16,15 @@ from torch import nn
 
 from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.parameter import WeightTargets, whole_parameter
-from xllm_runtime.models.dit.operations import Rotary, add_gated, attend, heads, modulated_norm
+from xllm_runtime.models.dit.operations import (
+    Projected,
+    Rotary,
+    add_gated,
+    attend,
+    beside_gelu,
+    joint_heads,
+    modulated_norm,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +93,10 @@ class Stream(nn.Module):
             self.up = Linear(size, [("net.0.proj", mlp)], has_bias=True, dtype=dtype)
             self.down = Linear(mlp, [("net.2", size)], has_bias=True, dtype=dtype)
 
-    def heads(
-        self, x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor, rotary: Rotary | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return query, key and value [B, n, H, P] of hidden states [B, n, D]."""
-        qkv = self.qkv(modulated_norm(x, shift, scale)).unflatten(-1, (3, self._shape.num_heads, self._shape.head_size))
-        return heads(qkv, self.q_norm, self.k_norm, rotary)
+    def project(self, x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor, rotary: Rotary | None) -> Projected:
+        """Return query, key and value of hidden states [B, n, D]."""
+        qkv = self.qkv(modulated_norm(x, shift, scale))
+        return Projected(qkv, self._shape.num_heads, self.q_norm, self.k_norm, rotary)
 
     def update(self, x: torch.Tensor, attended: torch.Tensor, modulation: Sequence[torch.Tensor]) -> None:
         """Add what attention and the feed-forward layer bring to `x` [B, n, D], in place.
@@ -143,15 +149,14 @@ class JointBlock(nn.Module):
         image = hidden[:, num_text:]
         shift, scale, *image_rest = image_modulation
         rotary = context.rotary
-        queries_keys_values = self.image.heads(image, shift, scale, _part(rotary, num_text, hidden.shape[1]))
+        of_image = self.image.project(image, shift, scale, _part(rotary, num_text, hidden.shape[1]))
         if self.text is None:
-            self.image.update(image, attend(*queries_keys_values, context.mask), image_rest)
+            self.image.update(image, attend(*joint_heads([of_image]), context.mask).flatten(2), image_rest)
             return
         text = hidden[:, :num_text]
         text_shift, text_scale, *text_rest = text_modulation if self._updates_text else reversed(text_modulation)
-        of_text = self.text.heads(text, text_shift, text_scale, _part(rotary, 0, num_text))
-        joined = [torch.cat(pair, dim=1) for pair in zip(of_text, queries_keys_values, strict=True)]
-        attended = attend(joined[0], joined[1], joined[2], context.mask)
+        of_text = self.text.project(text, text_shift, text_scale, _part(rotary, 0, num_text))
+        attended = attend(*joint_heads([of_text, of_image]), context.mask).flatten(2)
         self.image.update(image, attended[:, num_text:], image_rest)
         if self._updates_text:
             self.text.update(text, attended[:, :num_text], text_rest)
@@ -182,9 +187,9 @@ class SingleBlock(nn.Module):
         shift, scale, gate = modulation
         projected = self.inputs(modulated_norm(hidden, shift, scale))
         qkv, mlp = projected.split((3 * self._inner, projected.shape[-1] - 3 * self._inner), dim=-1)
-        qkv = qkv.unflatten(-1, (3, self._shape.num_heads, self._shape.head_size))
-        attended = attend(*heads(qkv, self.q_norm, self.k_norm, context.rotary), context.mask)
-        add_gated(hidden, self.out(torch.cat((attended, F.gelu(mlp, approximate="tanh")), dim=-1)), gate)
+        projected_heads = Projected(qkv, self._shape.num_heads, self.q_norm, self.k_norm, context.rotary)
+        attended = attend(*joint_heads([projected_heads]), context.mask)
+        add_gated(hidden, self.out(beside_gelu(attended, mlp)), gate)
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield the block's tensors."""
