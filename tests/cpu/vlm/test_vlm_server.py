@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import shlex
 import time
@@ -59,8 +60,6 @@ def openai_messages(case: Any) -> list[dict[str, Any]]:
 
 
 def post(server: ServerProcess, path: str, **fields: Any) -> Any:
-    import json
-
     return server.post(path, json.dumps({"model": server.model, **fields}).encode())
 
 
@@ -138,11 +137,17 @@ def test_hostile_urls_get_a_400(server: ServerProcess, url: str) -> None:
         {"type": "image_url", "image_url": {"url": ["x"]}},
         {"type": "image_url", "image_url": {"url": ""}},
         {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}},
-        {"type": "text", "text": "spelled <|image_pad|> out", "x": 1},
     ],
 )
 def test_wrong_parts_get_a_400(server: ServerProcess, part: dict[str, Any]) -> None:
     refused(server, part)
+
+
+def test_text_that_spells_a_mark_beside_a_picture_gets_a_400(server: ServerProcess) -> None:
+    parts = [image_part(picture(1, 20, 20)), {"type": "text", "text": "spelled <|image_pad|> out"}]
+    response = post(server, "/v1/chat/completions", messages=[{"role": "user", "content": parts}])
+    assert response.status_code == 400
+    assert "spell" in response.json()["error"]["message"]
 
 
 def test_too_many_pictures_get_a_400(server: ServerProcess) -> None:
@@ -161,7 +166,7 @@ def test_broken_files_disturb_nobody(server: ServerProcess) -> None:
             slowest = max(slowest, time.monotonic() - start_s)
         return slowest
 
-    files = [*fuzzed_images(60), *bombs().values()]
+    files = [*fuzzed_images(40), *bombs().values()]
     with running(text_requests):
         statuses = set()
         for content in files:

@@ -50,6 +50,8 @@ def load_hf_args(folder: Path) -> ModelArgs:
     raw = read_json_object(path)
     outer = ConfigFields(raw, str(path))
     merged = {**raw, **outer.mapping("text_config")}
+    if raw.get("tie_word_embeddings") is not None:
+        merged["tie_word_embeddings"] = raw["tie_word_embeddings"]  # of the whole model, whatever its language part says
     config = ConfigFields(merged, str(path))
     named = _architecture(outer, config)
     head = _head(folder, named)
