@@ -243,8 +243,8 @@ void add_native(nb::module_& m) {
       .def("load_packed", &Decoder::load_packed, "path"_a, "key"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("allocate_kv_cache", &allocate_kv_cache, "num_blocks"_a, "block_size"_a, "dtype"_a)
       .def("num_block_bytes", &Decoder::num_block_bytes, nb::call_guard<nb::gil_scoped_release>())
-      .def("read_blocks", &read_blocks, "blocks"_a, "bytes"_a)
-      .def("write_blocks", &write_blocks, "blocks"_a, "bytes"_a)
+      .def("read_blocks", &read_blocks, "blocks"_a, "contents"_a)
+      .def("write_blocks", &write_blocks, "blocks"_a, "contents"_a)
       .def("copy_blocks", &copy_blocks, "pairs"_a)
       .def("forward", &forward, "token_ids"_a, "positions"_a, "slot_mapping"_a, "query_start"_a, "seq_lens"_a,
            "block_tables"_a, "rows"_a, "logits"_a)

@@ -10,7 +10,9 @@ from xllm_framework.multimodal.prompt_media import PromptMedia
 from xllm_scheduler.budget import StepBudget
 
 
-def tokens_within_encoder_budget(media: PromptMedia, start: int, num_tokens: int, limit: int, budget: StepBudget) -> int:
+def tokens_within_encoder_budget(
+    media: PromptMedia, start: int, num_tokens: int, limit: int, budget: StepBudget
+) -> int:
     """Return how many of `num_tokens` tokens behind `start` the step can compute; maybe 0.
 
     One medium with more embeddings than `limit` has a step of its own.

@@ -43,9 +43,7 @@ def normalise_messages(
     ]
 
 
-def _normalise(
-    message: Any, place: str, knows_developer_role: bool, media_kinds: Collection[str]
-) -> dict[str, Any]:
+def _normalise(message: Any, place: str, knows_developer_role: bool, media_kinds: Collection[str]) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise InvalidRequest(f"{place} must be an object.", param="messages")
     role = message.get("role")

@@ -71,9 +71,7 @@ class ChatTemplate:
         """
         variables = {**self._special_tokens, **self._checked(kwargs or {})}
         name = TOOL_USE_NAME if tools and TOOL_USE_NAME in self._templates else DEFAULT_NAME
-        chat = normalise_messages(
-            messages, knows_developer_role=name in self._developer_aware, media_kinds=media_kinds
-        )
+        chat = normalise_messages(messages, knows_developer_role=name in self._developer_aware, media_kinds=media_kinds)
         final_text = chat[-1]["content"]
         if continue_final_message:
             if not isinstance(final_text, str):

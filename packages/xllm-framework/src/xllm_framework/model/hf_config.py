@@ -51,7 +51,8 @@ def load_hf_args(folder: Path) -> ModelArgs:
     outer = ConfigFields(raw, str(path))
     merged = {**raw, **outer.mapping("text_config")}
     if raw.get("tie_word_embeddings") is not None:
-        merged["tie_word_embeddings"] = raw["tie_word_embeddings"]  # of the whole model, whatever its language part says
+        # Of the whole model, whatever its language part says.
+        merged["tie_word_embeddings"] = raw["tie_word_embeddings"]
     config = ConfigFields(merged, str(path))
     named = _architecture(outer, config)
     head = _head(folder, named)

@@ -54,8 +54,8 @@ class EngineLoop:
         emit: takes the outputs of each step; must not block.
         is_overlapped: plan each step while the one before it is computed; only for an `OverlappedEngine`.
         compiler: makes grammars of constraints; None refuses constrained requests.
-        profiler: records what the loop does when it is asked to; None refuses.
         fetcher: lets new requests wait for blocks from an archive; None where there is none.
+        profiler: records what the loop does when it is asked to; None refuses.
         check_integrity: check the scheduler's and the cache's invariants after each step.
     """
 
@@ -68,8 +68,8 @@ class EngineLoop:
         *,
         is_overlapped: bool = False,
         compiler: Compiler | None = None,
-        profiler: StepProfiler | None = None,
         fetcher: ArchiveFetcher | None = None,
+        profiler: StepProfiler | None = None,
         check_integrity: bool = False,
     ) -> None:
         self._scheduler = scheduler
