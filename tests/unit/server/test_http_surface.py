@@ -10,6 +10,7 @@ import pytest
 from support.asgi import Answer, call
 from support.fake_master import FakeMaster
 from support.serve_fake import serve
+from xllm_framework.errors import ShuttingDown
 from xllm_server.state import ServerState
 
 CHAT = "/v1/chat/completions"
@@ -171,14 +172,29 @@ def test_one_refused_prompt_cancels_the_others() -> None:
     submit = master.submit
 
     def submit_two(*arguments: Any) -> None:
-        master.is_full = master.num_in_flight == 2
+        if master.num_in_flight == 2:
+            raise ShuttingDown("No more.")
         submit(*arguments)
 
     master.submit = submit_two  # type: ignore[method-assign]
     master.hold_at = 0
     answer = serve(lambda app, _: call(app, "/v1/completions", {"prompt": ["a", "b", "c"]}), master)
-    assert answer.status == 429
+    assert answer.status == 503
     assert len(master.cancelled) == 2
+
+
+def test_prompts_of_one_request_take_turns_where_the_queue_is_full_of_them() -> None:
+    master = FakeMaster()
+    submit = master.submit
+
+    def submit_one_at_a_time(*arguments: Any) -> None:
+        master.is_full = master.num_in_flight == 1
+        submit(*arguments)
+
+    master.submit = submit_one_at_a_time  # type: ignore[method-assign]
+    answer = serve(lambda app, _: call(app, "/v1/completions", {"prompt": ["a", "b", "c"]}), master)
+    assert answer.status == 200
+    assert len(answer.json()["choices"]) == 3
 
 
 def test_draining_refuses_new_requests_and_serves_the_running() -> None:
