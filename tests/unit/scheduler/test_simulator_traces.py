@@ -102,11 +102,12 @@ def test_a_latency_limit_keeps_steps_short() -> None:
 
 def test_every_feature_is_compared_with_itself_switched_off() -> None:
     base = Setting(config=SchedulerConfig(), latency=LatencyModel(), num_blocks=400, block_size=16)
-    lines = compare(base, TINY).splitlines()
+    lines, _, reasons = (part.splitlines() for part in compare(base, TINY).partition("\n\n"))
     assert len(lines) == 1 + len(FEATURES)
     for line, feature in zip(lines[1:], FEATURES, strict=True):
         assert line.startswith(feature.name)
         assert feature.metric in line
+    assert reasons == [f"{feature.name}: {feature.why}" for feature in FEATURES if feature.why]
     (overlap,) = [line for line in lines if line.startswith("schedule overlap")]
     without, with_it, ratio = (float(word) for word in overlap.split("generated tokens/s")[1].split()[:3])
     assert ratio == pytest.approx(with_it / without, abs=1e-3)

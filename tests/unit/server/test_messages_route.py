@@ -101,7 +101,7 @@ def test_an_error_in_a_stream_is_an_event() -> None:
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"messages": []}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "image"),
+        ({"messages": [{"role": "assistant", "content": [{"type": "image", "source": {}}]}]}, "image"),
         ({"stop_sequences": ["x"] * 17}, "stop"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "web_search"),
         ({"tool_choice": {"type": "sometimes"}}, "tool_choice"),
