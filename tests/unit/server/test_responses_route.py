@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -126,6 +127,28 @@ def test_going_on_from_an_answer() -> None:
         third = await client.responses.create(model="org/fake", input="x", store=False)
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(third.id)
+
+    with_client(scenario, master)
+
+
+def test_the_answer_before_may_be_forgotten_while_the_next_one_is_computed() -> None:
+    master = FakeMaster()
+
+    async def scenario(client: openai.AsyncOpenAI) -> None:
+        first = await client.responses.create(model="org/fake", input="one")
+        master.hold_at = 0
+        asking = asyncio.create_task(
+            client.responses.create(model="org/fake", input="two", previous_response_id=first.id)
+        )
+        while len(master.seen) < 2:
+            await asyncio.sleep(0.001)
+        await client.responses.delete(first.id)
+        master.hold_at = None
+        second = await asking
+        assert second.output_text == "hello"
+        await client.responses.create(model="org/fake", input="three", previous_response_id=second.id)
+        contents = [message["content"] for message in master.seen[-1][0].messages]
+        assert contents == ["one", "hello", "two", "hello", "three"], "the second answer keeps the whole conversation"
 
     with_client(scenario, master)
 

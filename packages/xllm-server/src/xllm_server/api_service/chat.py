@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,7 +11,7 @@ from xllm_runtime.master import ChatInput, PreparedRequest
 from xllm_server.api_service.chat_rendering import AnswerParsing, ChatRendering
 from xllm_server.api_service.constrained_chat import constrain_chat, continuation_start
 from xllm_server.api_service.generation import Generation
-from xllm_server.api_service.service import GenerationService
+from xllm_server.api_service.service import CheckedRequest, GenerationService
 from xllm_server.parsers.reasoning.interface import ReasoningParserFactory, ReasoningStart
 from xllm_server.parsers.tool_call.interface import Tool, ToolCallParserFactory
 from xllm_server.protocol.chat import ChatCompletionRequest
@@ -26,8 +26,8 @@ class ChatService(GenerationService[ChatCompletionRequest]):
     body_type = ChatCompletionRequest
     id_prefix = "chatcmpl-"
 
-    def check(self, body: ChatCompletionRequest) -> Callable[[str], Sequence[PreparedRequest]]:
-        """Check `body` and return the call that applies the template and tokenises."""
+    def check(self, body: ChatCompletionRequest) -> CheckedRequest:
+        """See `GenerationService.check`."""
         body.check()
         tools = body.offered_tools()
         parsers = self._parsers(tools)
@@ -39,10 +39,9 @@ class ChatService(GenerationService[ChatCompletionRequest]):
         def prepare(request_id: str) -> Sequence[PreparedRequest]:
             return [self._state.master.prepare_chat(chat_input(body), params, **body.options(request_id))]
 
-        return prepare
+        return CheckedRequest(prepare, partial(self._rendering, body))
 
-    def rendering(self, body: ChatCompletionRequest, answer_id: str, generation: Generation) -> ChatRendering:
-        """Return what renders the answer to `body`."""
+    def _rendering(self, body: ChatCompletionRequest, answer_id: str, generation: Generation) -> ChatRendering:
         return ChatRendering(body, answer_id, self._state.master.model_name, self.parsing(body, generation))
 
     def parsing(self, body: ChatCompletionRequest, generation: Generation) -> AnswerParsing:

@@ -6,7 +6,8 @@ Choice `p * n + i` is sequence i of prompt p.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -16,7 +17,7 @@ from xllm_runtime.master import PreparedRequest
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.logprobs import LogprobsRenderer
 from xllm_server.api_service.output_bridge import PromptOutput
-from xllm_server.api_service.service import GenerationService
+from xllm_server.api_service.service import CheckedRequest, GenerationService
 from xllm_server.ports import Tokenizer
 from xllm_server.protocol.completion import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest
 from xllm_server.protocol.usage import Usage
@@ -29,8 +30,8 @@ class CompletionService(GenerationService[CompletionRequest]):
     body_type = CompletionRequest
     id_prefix = "cmpl-"
 
-    def check(self, body: CompletionRequest) -> Callable[[str], Sequence[PreparedRequest]]:
-        """Check `body` and return the call that tokenises its prompts."""
+    def check(self, body: CompletionRequest) -> CheckedRequest:
+        """See `GenerationService.check`."""
         body.check()
         params = body.to_sampling()
         prompts = body.prompts()
@@ -44,10 +45,9 @@ class CompletionService(GenerationService[CompletionRequest]):
                 for prompt in prompts
             ]
 
-        return prepare
+        return CheckedRequest(prepare, partial(self._rendering, body))
 
-    def rendering(self, body: CompletionRequest, answer_id: str, generation: Generation) -> CompletionRendering:
-        """Return what renders the answer to `body`."""
+    def _rendering(self, body: CompletionRequest, answer_id: str, generation: Generation) -> CompletionRendering:
         master = self._state.master
         return CompletionRendering(body, answer_id, master.model_name, master.tokenizer, generation.prepared)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -13,7 +14,7 @@ from xllm_runtime.master import PreparedRequest
 from xllm_runtime.master.pooling_requests import PoolingRequests, Vector
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.pooling_rendering import WholeRendering, pooling_usage
-from xllm_server.api_service.service import GenerationService
+from xllm_server.api_service.service import CheckedRequest, GenerationService
 from xllm_server.protocol.pooling import Embedding, EmbeddingList, EmbeddingRequest
 
 
@@ -23,8 +24,8 @@ class EmbeddingService(GenerationService[EmbeddingRequest]):
     body_type = EmbeddingRequest
     id_prefix = "embd-"
 
-    def check(self, body: EmbeddingRequest) -> Callable[[str], Sequence[PreparedRequest]]:
-        """Check `body` and return the call that tokenises its inputs."""
+    def check(self, body: EmbeddingRequest) -> CheckedRequest:
+        """See `GenerationService.check`."""
         body.check()
         master = self._state.master
         master.pooling.check_dimensions(body.dimensions)
@@ -34,10 +35,9 @@ class EmbeddingService(GenerationService[EmbeddingRequest]):
             options = body.options(request_id)
             return [master.pooling.prepare(item, truncate_to=limit, **options) for item in body.inputs()]
 
-        return prepare
+        return CheckedRequest(prepare, partial(self._rendering, body))
 
-    def rendering(self, body: EmbeddingRequest, answer_id: str, generation: Generation) -> EmbeddingRendering:
-        """Return what renders the answer to `body`."""
+    def _rendering(self, body: EmbeddingRequest, answer_id: str, generation: Generation) -> EmbeddingRendering:
         master = self._state.master
         return EmbeddingRendering(body, answer_id, master.model_name, master.pooling)
 

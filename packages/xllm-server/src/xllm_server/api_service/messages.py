@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 
 import msgspec
 from starlette.requests import Request
@@ -11,11 +10,10 @@ from starlette.responses import Response
 
 from xllm_framework.errors import InvalidRequest, XLLMError
 from xllm_framework.request import SamplingParams
-from xllm_runtime.master import PreparedRequest
 from xllm_server.api_service.chat import ChatService, chat_input
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.messages_rendering import MessagesRendering, message_error
-from xllm_server.api_service.service import GenerationService, read_request
+from xllm_server.api_service.service import CheckedRequest, GenerationService, read_request
 from xllm_server.errors import error_response
 from xllm_server.protocol.as_chat import renamed
 from xllm_server.protocol.messages import CHAT_NAMES, CountTokensRequest, MessagesRequest
@@ -32,17 +30,19 @@ class MessagesService(GenerationService[MessagesRequest]):
         super().__init__(state)
         self._chat = ChatService(state)
 
-    def check(self, body: MessagesRequest) -> Callable[[str], Sequence[PreparedRequest]]:
-        """Check `body` and return the call that applies the template and tokenises."""
+    def check(self, body: MessagesRequest) -> CheckedRequest:
+        """See `GenerationService.check`."""
+        chat = body.to_chat()
         try:
-            return self._chat.check(body.to_chat())
+            checked = self._chat.check(chat)
         except InvalidRequest as error:
             raise renamed(error, CHAT_NAMES) from None
 
-    def rendering(self, body: MessagesRequest, answer_id: str, generation: Generation) -> MessagesRendering:
-        """Return what renders the answer to `body`."""
-        parsing = self._chat.parsing(body.to_chat(), generation)
-        return MessagesRendering(answer_id, self._state.master.model_name, parsing)
+        def render(answer_id: str, generation: Generation) -> MessagesRendering:
+            parsing = self._chat.parsing(chat, generation)
+            return MessagesRendering(answer_id, self._state.master.model_name, parsing)
+
+        return CheckedRequest(checked.prepare, render)
 
     async def respond(self, http: Request) -> Response:
         """Serve one request; errors have Anthropic's shape."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -11,7 +12,7 @@ from xllm_runtime.master import PreparedRequest
 from xllm_runtime.master.scoring import Scorer
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.pooling_rendering import WholeRendering, pooling_usage
-from xllm_server.api_service.service import GenerationService
+from xllm_server.api_service.service import CheckedRequest, GenerationService
 from xllm_server.protocol.pooling import Document, Reranking, RerankRequest, RerankResult
 
 
@@ -21,15 +22,18 @@ class RerankService(GenerationService[RerankRequest]):
     body_type = RerankRequest
     id_prefix = "rerank-"
 
-    def check(self, body: RerankRequest) -> Callable[[str], Sequence[PreparedRequest]]:
-        """Check `body` and return the call that tokenises its texts."""
+    def check(self, body: RerankRequest) -> CheckedRequest:
+        """See `GenerationService.check`."""
         body.check()
         master = self._state.master
         limit = body.truncate_to(master.ready.max_model_len)
-        return lambda request_id: master.scorer.prepare(body.pairs(), truncate_to=limit, **body.options(request_id))
 
-    def rendering(self, body: RerankRequest, answer_id: str, generation: Generation) -> RerankRendering:
-        """Return what renders the answer to `body`."""
+        def prepare(request_id: str) -> Sequence[PreparedRequest]:
+            return master.scorer.prepare(body.pairs(), truncate_to=limit, **body.options(request_id))
+
+        return CheckedRequest(prepare, partial(self._rendering, body))
+
+    def _rendering(self, body: RerankRequest, answer_id: str, generation: Generation) -> RerankRendering:
         master = self._state.master
         return RerankRendering(body, answer_id, master.model_name, master.scorer)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from xllm_framework.errors import InvalidRequest
-from xllm_runtime.master import PreparedRequest
 from xllm_server.api_service.chat import ChatService
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.response_store import ResponseStore
 from xllm_server.api_service.responses_rendering import ResponsesRendering
-from xllm_server.api_service.service import GenerationService
+from xllm_server.api_service.service import CheckedRequest, GenerationService
 from xllm_server.errors import UnknownResponse
 from xllm_server.protocol.as_chat import renamed
 from xllm_server.protocol.responses import CHAT_NAMES, ResponseAnswer, ResponsesRequest
@@ -29,23 +27,24 @@ class ResponsesService(GenerationService[ResponsesRequest]):
         self._chat = ChatService(state)
         self._store = ResponseStore()
 
-    def check(self, body: ResponsesRequest) -> Callable[[str], Sequence[PreparedRequest]]:
-        """Check `body` and return the call that applies the template and tokenises."""
+    def check(self, body: ResponsesRequest) -> CheckedRequest:
+        """See `GenerationService.check`. The answer before is looked up here alone: it may be forgotten at any time."""
+        earlier = self._earlier(body)
+        chat = body.to_chat(earlier)
         try:
-            return self._chat.check(body.to_chat(self._earlier(body)))
+            checked = self._chat.check(chat)
         except InvalidRequest as error:
             raise renamed(error, CHAT_NAMES) from None
-
-    def rendering(self, body: ResponsesRequest, answer_id: str, generation: Generation) -> ResponsesRendering:
-        """Return what renders the answer to `body`, and keeps it when it is complete."""
-        earlier = self._earlier(body)
 
         def keep(answer: ResponseAnswer, turn: list[dict[str, Any]]) -> None:
             if body.store is not False:
                 self._store.put(answer, [*earlier, *body.messages(), *turn])
 
-        parsing = self._chat.parsing(body.to_chat(earlier), generation)
-        return ResponsesRendering(body, answer_id, self._state.master.model_name, parsing, keep)
+        def render(answer_id: str, generation: Generation) -> ResponsesRendering:
+            parsing = self._chat.parsing(chat, generation)
+            return ResponsesRendering(body, answer_id, self._state.master.model_name, parsing, keep)
+
+        return CheckedRequest(checked.prepare, render)
 
     def retrieve(self, response_id: str) -> ResponseAnswer:
         """Return an answer that is still kept.

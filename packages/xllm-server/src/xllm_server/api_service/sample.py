@@ -6,7 +6,8 @@ Nothing is generated: a slot's tokens are the alternatives that the prompt's log
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -16,7 +17,7 @@ from xllm_runtime.master import PreparedRequest
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.logprobs import token_text
 from xllm_server.api_service.output_bridge import PromptOutput
-from xllm_server.api_service.service import GenerationService
+from xllm_server.api_service.service import CheckedRequest, GenerationService
 from xllm_server.ports import Tokenizer
 from xllm_server.protocol.sample import SampleChoice, SampleCompletion, SampleLogprobs, SampleRequest
 from xllm_server.sse import error_event
@@ -28,16 +29,19 @@ class SampleService(GenerationService[SampleRequest]):
     body_type = SampleRequest
     id_prefix = "sample-"
 
-    def check(self, body: SampleRequest) -> Callable[[str], Sequence[PreparedRequest]]:
-        """Check `body` and return the call that tokenises its prompt."""
+    def check(self, body: SampleRequest) -> CheckedRequest:
+        """See `GenerationService.check`."""
         body.check()
         self._marker(body)
         params = SamplingParams(max_tokens=0, temperature=0.0, prompt_logprobs=body.num_logprobs)
         master = self._state.master
-        return lambda request_id: [master.prepare_completion(body.prompt, params, **body.options(request_id))]
 
-    def rendering(self, body: SampleRequest, answer_id: str, generation: Generation) -> SampleRendering:
-        """Return what renders the answer to `body`."""
+        def prepare(request_id: str) -> Sequence[PreparedRequest]:
+            return [master.prepare_completion(body.prompt, params, **body.options(request_id))]
+
+        return CheckedRequest(prepare, partial(self._rendering, body))
+
+    def _rendering(self, body: SampleRequest, answer_id: str, generation: Generation) -> SampleRendering:
         ids = generation.prepared[0].prompt_token_ids
         marker = self._marker(body)
         slots = [position for position, token_id in enumerate(ids) if token_id == marker]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -12,7 +13,7 @@ from xllm_runtime.master import PreparedRequest
 from xllm_runtime.master.scoring import Scorer
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.pooling_rendering import WholeRendering, pooling_usage
-from xllm_server.api_service.service import GenerationService
+from xllm_server.api_service.service import CheckedRequest, GenerationService
 from xllm_server.protocol.pooling import Score, ScoreList, ScoreRequest
 
 
@@ -22,15 +23,18 @@ class ScoreService(GenerationService[ScoreRequest]):
     body_type = ScoreRequest
     id_prefix = "score-"
 
-    def check(self, body: ScoreRequest) -> Callable[[str], Sequence[PreparedRequest]]:
-        """Check `body` and return the call that tokenises its texts."""
+    def check(self, body: ScoreRequest) -> CheckedRequest:
+        """See `GenerationService.check`."""
         body.check()
         master = self._state.master
         limit = body.truncate_to(master.ready.max_model_len)
-        return lambda request_id: master.scorer.prepare(body.pairs(), truncate_to=limit, **body.options(request_id))
 
-    def rendering(self, body: ScoreRequest, answer_id: str, generation: Generation) -> ScoreRendering:
-        """Return what renders the answer to `body`."""
+        def prepare(request_id: str) -> Sequence[PreparedRequest]:
+            return master.scorer.prepare(body.pairs(), truncate_to=limit, **body.options(request_id))
+
+        return CheckedRequest(prepare, partial(self._rendering, body))
+
+    def _rendering(self, body: ScoreRequest, answer_id: str, generation: Generation) -> ScoreRendering:
         master = self._state.master
         return ScoreRendering(body, answer_id, master.model_name, master.scorer)
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
@@ -57,6 +58,16 @@ class Rendering(Protocol):
         """Return the body of an answer that is not streamed."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """What a request comes to; both calls share what the check worked out, so nothing is looked up a second time."""
+
+    prepare: Callable[[str], Sequence[PreparedRequest]]
+    """Prepares the prompts, given the request's id: applies templates and tokenises, so it blocks."""
+    render: Callable[[str, Generation], Rendering]
+    """Returns what renders the answer, given the answer's id."""
+
+
 class GenerationService(ABC, Generic[BodyT]):
     """See the module; a subclass says what its bodies mean."""
 
@@ -67,12 +78,12 @@ class GenerationService(ABC, Generic[BodyT]):
         self._state = state
 
     @abstractmethod
-    def check(self, body: BodyT) -> Callable[[str], Sequence[PreparedRequest]]:
-        """Check `body` and return the blocking call that prepares its prompts, given the request's id."""
+    def check(self, body: BodyT) -> CheckedRequest:
+        """Check `body` and return what it comes to.
 
-    @abstractmethod
-    def rendering(self, body: BodyT, answer_id: str, generation: Generation) -> Rendering:
-        """Return what renders the answer to `body`."""
+        Raises:
+            XLLMError: it is refused.
+        """
 
     async def respond(self, http: Request) -> Response:
         """Serve one request.
@@ -83,11 +94,11 @@ class GenerationService(ABC, Generic[BodyT]):
         generation = Generation(self._state, http)
         try:
             body = await read_request(self._state, http, self.body_type)
-            prepare = self.check(body)
+            checked = self.check(body)
             request_id = self._request_id(http, body)
-            await generation.start(lambda: prepare(request_id), is_streamed=bool(body.stream))
+            await generation.start(lambda: checked.prepare(request_id), is_streamed=bool(body.stream))
             await generation.wait_first()
-            rendering = self.rendering(body, f"{self.id_prefix}{request_id}", generation)
+            rendering = checked.render(f"{self.id_prefix}{request_id}", generation)
             if body.stream:
                 return EventStream(_events(generation, rendering), generation.close)
             results = await generation.results()
