@@ -98,6 +98,27 @@ def test_the_stop_button(browser: Browser, master: FakeMaster) -> None:
     browser.wait_for("!document.getElementById('send').hidden")
 
 
+def test_the_end_of_an_answer_stays_in_view(browser: Browser) -> None:
+    for index in range(1, 5):
+        say(browser, "a line\n" * 20)
+        browser.wait_for(f"document.querySelectorAll('.assistant .facts').length === {index}")
+    end = f"{ANSWER}.querySelector('.facts').getBoundingClientRect().bottom"
+    assert browser.evaluate(f"{end} < document.getElementById('composer').getBoundingClientRect().top")
+
+
+def test_a_narrow_page_shows_the_chat_or_the_panel(browser: Browser) -> None:
+    assert not browser.evaluate("document.getElementById('panel').checkVisibility()"), "a wide page shows both"
+    browser.call("Emulation.setDeviceMetricsOverride", width=390, height=844, deviceScaleFactor=1, mobile=True)
+    shown = "['input', 'side'].map(id => document.getElementById(id).checkVisibility())"
+    assert browser.evaluate(shown) == [True, False]
+    browser.evaluate("document.getElementById('panel').click()")
+    assert browser.evaluate(shown) == [False, True]
+    browser.evaluate("document.getElementById('panel').click()")
+    assert browser.evaluate(shown) == [True, False]
+    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.evaluate("document.getElementById('input').getBoundingClientRect().bottom <= innerHeight")
+
+
 def test_the_panel_and_both_schemes(browser: Browser, master: FakeMaster) -> None:
     master.stats.num_waiting = 7
     browser.wait_for("document.getElementById('gauges').textContent.includes('Waiting7')")

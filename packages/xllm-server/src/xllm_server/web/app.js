@@ -28,8 +28,9 @@ function parameters() {
 
 function append(node) {
   find("welcome").hidden = true;
-  find("messages").append(node);
-  node.scrollIntoView({ block: "end" });
+  const box = find("messages");
+  box.append(node);
+  box.scrollTop = box.scrollHeight;
 }
 
 /** Keeps the end in view while the reader is there. */
@@ -87,6 +88,12 @@ find("new-chat").addEventListener("click", () => {
   messages.length = 0;
   find("messages").replaceChildren(find("welcome"));
   find("welcome").hidden = false;
+});
+
+find("panel").addEventListener("click", () => {
+  const isShown = find("main").classList.toggle("shows-panel");
+  find("panel").textContent = isShown ? "Chat" : "Panel";
+  find("panel").setAttribute("aria-expanded", isShown);
 });
 
 find("theme").addEventListener("click", () => {

@@ -71,11 +71,13 @@ find("form").addEventListener("submit", async (event) => {
   const body = asked();
   current = new AbortController();
   setBusy(true);
+  find("note").classList.remove("error");
   try {
     await draw(body, current.signal);
     find("note").textContent = "";
   } catch (error) {
     find("note").textContent = error.name === "AbortError" ? "Stopped." : error.message;
+    find("note").classList.add("error");
   }
   setBusy(false);
 });

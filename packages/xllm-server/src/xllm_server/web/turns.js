@@ -71,7 +71,8 @@ export class AssistantTurn {
       const seconds = (endedAt - this.firstAt) / 1000;
       if (this.numTokens > 1 && seconds > 0) facts.push(`${((this.numTokens - 1) / seconds).toFixed(1)} tokens/s`);
     }
-    if (this.reason && this.reason !== "stop") facts.push(`ended by ${this.reason}`);
+    if (this.reason === "length") facts.push("cut at the token limit");
+    else if (this.reason && !["stop", "tool_calls"].includes(this.reason)) facts.push(`ended by ${this.reason}`);
     this.#append(element("div", "facts", facts.join(" · ")));
   }
 
