@@ -33,6 +33,20 @@ class PauseRequest(msgspec.Struct):
 def control_router(state: ServerState) -> APIRouter:
     """Return the routes."""
     router = APIRouter(tags=["control"])
+    _add_pausing(router, state)
+    _add_profiling(router, state)
+
+    @router.post("/sleep")
+    @router.post("/wakeup")
+    async def sleep() -> Response:
+        """Not there yet."""
+        raise Unimplemented("This server cannot release a model's memory and restore it yet; end the process instead.")
+
+    return router
+
+
+def _add_pausing(router: APIRouter, state: ServerState) -> None:
+    """Add what stops the engine and lets it go on; a newer wish ends the waiting of older ones."""
     num_wishes = itertools.count(1)
     newest_wish = 0
 
@@ -41,15 +55,15 @@ def control_router(state: ServerState) -> APIRouter:
         """Stop computing, and answer once that is so; new requests wait for /resume."""
         body = decode_request(await read_body(http, state.config.max_body_bytes) or b"{}", PauseRequest)
         state.master.pause(body.mode)
-        return await _status("paused")
+        return await reached("paused")
 
     @router.post("/resume")
     async def resume() -> Response:
         """Go on."""
         state.master.resume()
-        return await _status("running")
+        return await reached("running")
 
-    async def _status(wanted: str) -> Response:
+    async def reached(wanted: str) -> Response:
         """Wait until the engine is as wanted, or until somebody wants something else."""
         nonlocal newest_wish
         wish = newest_wish = next(num_wishes)
@@ -59,23 +73,21 @@ def control_router(state: ServerState) -> APIRouter:
             await asyncio.sleep(POLL_S)
         return JSONResponse({"status": status})
 
-    @router.post("/sleep")
-    @router.post("/wakeup")
-    async def sleep() -> Response:
-        """Not there yet."""
-        raise Unimplemented("This server cannot release a model's memory and restore it yet; end the process instead.")
+
+def _add_profiling(router: APIRouter, state: ServerState) -> None:
+    """Add what begins and ends the recording of a profile."""
 
     @router.post("/start_profile")
     async def start_profile() -> Response:
         """Begin to record what the engine does."""
-        return await _profile(lambda master: master.start_profile())
+        return await changed(lambda master: master.start_profile())
 
     @router.post("/stop_profile")
     async def stop_profile() -> Response:
         """End the recording, and answer where it was written."""
-        return await _profile(lambda master: master.stop_profile())
+        return await changed(lambda master: master.stop_profile())
 
-    async def _profile(change: Callable[[ProfiledMaster], None]) -> Response:
+    async def changed(change: Callable[[ProfiledMaster], None]) -> Response:
         """Ask for a change and wait for what becomes of it."""
         if not isinstance(state.master, ProfiledMaster):
             raise Unimplemented("The engine of this model records no profiles.")
@@ -89,5 +101,3 @@ def control_router(state: ServerState) -> APIRouter:
             raise InvalidRequest(profile.error)
         content = {"status": "profiling" if profile.is_running else "stopped", "kind": profile.kind}
         return JSONResponse(content | ({"path": profile.path} if profile.path else {}))
-
-    return router
