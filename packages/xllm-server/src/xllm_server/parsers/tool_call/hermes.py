@@ -8,8 +8,7 @@ from xllm_server.parsers.json_value import WHITESPACE
 from xllm_server.parsers.text_scanner import Tags
 from xllm_server.parsers.tool_call.call_syntax import CallSyntax, named_json
 from xllm_server.parsers.tool_call.interface import Tool
-from xllm_server.parsers.tool_call.json_call import JsonCallReader, Progress
-from xllm_server.parsers.tool_call.state_machine import ToolCallStateMachine
+from xllm_server.parsers.tool_call.json_object_calls import JsonObjectCalls
 
 OPEN = "<tool_call>"
 CLOSE = "</tool_call>"
@@ -18,8 +17,10 @@ _SURPLUS = WHITESPACE | frozenset("},]")
 """What may stand between an object and the closing tag; models write a brace too many."""
 
 
-class HermesParser(ToolCallStateMachine):
+class HermesParser(JsonObjectCalls):
     """See the module. One pair of tags may also hold several objects."""
+
+    stop = CLOSE
 
     @classmethod
     def syntaxes(cls, tools: Sequence[Tool]) -> Sequence[CallSyntax]:
@@ -36,29 +37,8 @@ class HermesParser(ToolCallStateMachine):
         self._begin_object(tag)
         return True
 
-    def at_end(self) -> None:
-        """Complete a call whose text ended early; what never became one is content."""
-        if self._state == self._read_object:
-            self._call.end()
-        super().at_end()
-
-    def _begin_object(self, tag: str) -> None:
-        self._text.record(tag)
-        self._call = JsonCallReader(self._text, self._found, stop=CLOSE)
-        self._state = self._read_object
-
-    def _read_object(self) -> bool:
-        progress = self._call.read()
-        if progress is Progress.WAITING:
-            return False
-        if progress is Progress.BROKEN and not self._call.is_started:
-            return self._give_up_call()
-        if progress is Progress.BROKEN:
-            self._call.end()
-        self._state = self._read_close
-        return True
-
-    def _read_close(self) -> bool:
+    def after_object(self) -> bool:
+        """Read up to the closing tag, or to another object."""
         self._text.take_while(_SURPLUS)
         if self._text.is_empty:
             return False

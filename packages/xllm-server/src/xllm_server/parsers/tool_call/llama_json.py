@@ -8,15 +8,14 @@ from xllm_server.parsers.json_value import WHITESPACE
 from xllm_server.parsers.text_scanner import Tags
 from xllm_server.parsers.tool_call.call_syntax import CallSyntax, named_json
 from xllm_server.parsers.tool_call.interface import Tool, new_call_id, tool_names
-from xllm_server.parsers.tool_call.json_call import JsonCallReader, Progress
-from xllm_server.parsers.tool_call.state_machine import ToolCallStateMachine
+from xllm_server.parsers.tool_call.json_object_calls import JsonObjectCalls
 
 PYTHON_TAG = "<|python_tag|>"
 _PYTHON_TAG = Tags(PYTHON_TAG)
 _SEPARATORS = WHITESPACE | frozenset(";,")
 
 
-class LlamaJsonParser(ToolCallStateMachine):
+class LlamaJsonParser(JsonObjectCalls):
     """See the module. Without the tag only an answer that begins with an object is looked at, and only a tool's name counts."""
 
     needs_special_tokens = True
@@ -27,8 +26,7 @@ class LlamaJsonParser(ToolCallStateMachine):
         return [CallSyntax(named_json("name", "parameters"), "", "; ", "")]
 
     def __init__(self, tools: Sequence[Tool] = (), new_id: Callable[[], str] = new_call_id) -> None:
-        super().__init__(tools, new_id)
-        self._names = tool_names(tools)
+        super().__init__(tools, new_id, names=tool_names(tools))
         self._state = self._read_begin
         self._text.record()
 
@@ -41,12 +39,6 @@ class LlamaJsonParser(ToolCallStateMachine):
         self._begin_object(tag)
         return True
 
-    def at_end(self) -> None:
-        """Complete a call whose text ended early; what never became one is content."""
-        if self._state == self._read_object:
-            self._call.end()
-        super().at_end()
-
     def _read_begin(self) -> bool:
         self._text.take_while(WHITESPACE)
         character = self._text.peek()
@@ -57,24 +49,10 @@ class LlamaJsonParser(ToolCallStateMachine):
         self._begin_object(self._text.stop_recording())
         return True
 
-    def _begin_object(self, read: str) -> None:
-        self._text.record(read)
-        self._call = JsonCallReader(self._text, self._found, names=self._names)
-        self._state = self._read_object
-
-    def _read_object(self) -> bool:
-        progress = self._call.read()
-        if progress is Progress.WAITING:
-            return False
-        if progress is Progress.BROKEN and not self._call.is_started:
-            return self._give_up_call()
-        if progress is Progress.BROKEN:
-            self._call.end()
-        self._text.record()
-        self._state = self._read_separator
-        return True
-
-    def _read_separator(self) -> bool:
+    def after_object(self) -> bool:
+        """Read separators up to another object; they are content when none comes."""
+        if not self._text.is_recording:
+            self._text.record()
         self._text.take_while(_SEPARATORS)
         character = self._text.peek()
         if not character:

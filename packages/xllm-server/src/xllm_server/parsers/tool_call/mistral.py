@@ -12,8 +12,7 @@ from xllm_server.parsers.json_value import WHITESPACE, JsonValue
 from xllm_server.parsers.text_scanner import Tags
 from xllm_server.parsers.tool_call.call_syntax import CallSyntax, marked_json, named_json
 from xllm_server.parsers.tool_call.interface import Tool, new_short_call_id
-from xllm_server.parsers.tool_call.json_call import JsonCallReader, Progress
-from xllm_server.parsers.tool_call.state_machine import ToolCallStateMachine
+from xllm_server.parsers.tool_call.json_object_calls import JsonObjectCalls
 
 MARK = "[TOOL_CALLS]"
 _MARK = Tags(MARK)
@@ -22,10 +21,11 @@ _BETWEEN = WHITESPACE | frozenset(",")
 LONGEST_HEADER = 256
 
 
-class MistralParser(ToolCallStateMachine):
+class MistralParser(JsonObjectCalls):
     """See the module."""
 
     needs_special_tokens = True
+    stop = MARK
 
     @classmethod
     def syntaxes(cls, tools: Sequence[Tool]) -> Sequence[CallSyntax]:
@@ -49,12 +49,6 @@ class MistralParser(ToolCallStateMachine):
         self._begin_mark(tag)
         return True
 
-    def at_end(self) -> None:
-        """Complete a call whose text ended early; what never became one is content."""
-        if self._state == self._read_object:
-            self._call.end()
-        super().at_end()
-
     def _begin_mark(self, tag: str) -> None:
         self._text.record(tag)
         self._name = self._header = ""
@@ -65,35 +59,23 @@ class MistralParser(ToolCallStateMachine):
         is_array = self._text.match("[")
         if is_array is None:
             return False
-        self._state = self._read_array if is_array else self._read_header
+        self._state = self.after_object if is_array else self._read_header
         return True
 
-    def _read_array(self) -> bool:
+    def after_object(self) -> bool:
+        """Read on in an array, at its beginning or after an object: up to the next one, or to the array's end."""
         self._text.take_while(_BETWEEN)
         character = self._text.peek()
         if not character:
             return False
         if character == "{":
-            self._text.record(self._text.stop_recording())
-            self._call = JsonCallReader(self._text, self._found, stop=MARK)
-            self._state = self._read_object
+            self._begin_object(self._text.stop_recording())
             return True
         if character == "]" and not self._text.is_recording:
             self._text.take(1)
             self._state = self.read_content
             return True
         return self._give_up_call()
-
-    def _read_object(self) -> bool:
-        progress = self._call.read()
-        if progress is Progress.WAITING:
-            return False
-        if progress is Progress.BROKEN and not self._call.is_started:
-            return self._give_up_call()
-        if progress is Progress.BROKEN:
-            self._call.end()
-        self._state = self._read_array
-        return True
 
     def _read_header(self) -> bool:
         text, tag = self._text.take_until(_HEADER_END)
