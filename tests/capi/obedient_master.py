@@ -83,6 +83,8 @@ NUMBERS = itertools.count()
 class ObedientMaster:
     """The part of LLMMaster's surface that an engine process uses."""
 
+    backend = "llm"
+
     def __init__(self, config: XLLMConfig) -> None:
         if config.model.model == "missing":
             raise ModelLoadError("There is no model at missing.")

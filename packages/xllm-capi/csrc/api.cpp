@@ -1,5 +1,5 @@
-// The C boundary: every function of xllm.h (but for those of pooling.cpp) checks its arguments, does one thing of Engine
-// or Request, and lets no exception out.
+// The C boundary: every function of xllm.h (but for those of pooling.cpp and recommend.cpp) checks its arguments, does
+// one thing of Engine or Request, and lets no exception out.
 #include <cstring>
 #include <utility>
 

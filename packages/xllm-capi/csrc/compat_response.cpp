@@ -16,6 +16,9 @@ struct ResponseStorage : XLLM_Response {
     std::vector<XLLM_ChatMessage> messages;
     std::vector<std::vector<std::int32_t>> token_ids;
     std::vector<std::vector<XLLM_LogProb>> logprobs;
+    std::vector<XLLM_RecOutput> rec_entries;
+    std::vector<std::vector<std::int64_t>> item_ids;
+    std::vector<std::vector<float>> token_logprobs;
 };
 
 template <std::size_t kSize>
@@ -55,6 +58,30 @@ void add_choice(ResponseStorage &storage, const xllm_choice &choice, const Compa
     storage.choice_entries.push_back(entry);
 }
 
+// A path as a choice of text and tokens.
+xllm_choice choice_of(const xllm_recommendation &path, std::size_t index, std::vector<xllm_token_logprob> &logprobs) {
+    for (std::size_t i = 0; i < path.num_token_ids; ++i) {
+        logprobs.push_back({path.token_ids[i], path.logprobs[i], nullptr, 0});
+    }
+    xllm_choice choice{};
+    choice.index = static_cast<std::int32_t>(index);
+    choice.text = path.text;
+    choice.text_length = std::strlen(path.text);
+    choice.token_ids = path.token_ids;
+    choice.num_token_ids = path.num_token_ids;
+    choice.logprobs = logprobs.data();
+    choice.num_logprobs = logprobs.size();
+    choice.finish_reason = "stop";
+    return choice;
+}
+
+void add_items(ResponseStorage &storage, const xllm_recommendation &path, std::size_t index) {
+    auto &item_ids = storage.item_ids.emplace_back(path.item_ids, path.item_ids + path.num_item_ids);
+    auto &logprobs = storage.token_logprobs.emplace_back(path.logprobs, path.logprobs + path.num_token_ids);
+    storage.rec_entries.push_back(
+        {static_cast<std::uint32_t>(index), item_ids.data(), item_ids.size(), logprobs.data(), logprobs.size()});
+}
+
 }  // namespace
 
 XLLM_StatusCode compat_code(xllm_status status) {
@@ -81,6 +108,31 @@ XLLM_Response *compat_response(const xllm_response &response, const CompatShape 
     storage->choices = {storage->choice_entries.data(), storage->choice_entries.size()};
     storage->usage = {response.num_prompt_tokens, response.num_output_tokens,
                       response.num_prompt_tokens + response.num_output_tokens, response.num_cached_tokens};
+    return storage.release();
+}
+
+XLLM_Response *compat_response(const xllm_recommendations &found, const CompatShape &shape) {
+    std::vector<std::vector<xllm_token_logprob>> logprobs(found.num_paths);
+    std::vector<xllm_choice> choices;
+    std::vector<const xllm_choice *> pointers;
+    choices.reserve(found.num_paths);
+    std::size_t num_output_tokens = 0;
+    for (std::size_t i = 0; i < found.num_paths; ++i) {
+        pointers.push_back(&choices.emplace_back(choice_of(*found.paths[i], i, logprobs[i])));
+        num_output_tokens += found.paths[i]->num_token_ids;
+    }
+    xllm_response response{};
+    response.request_id = found.request_id;
+    response.model = found.model;
+    response.created_s = found.created_s;
+    response.choices = pointers.data();
+    response.num_choices = pointers.size();
+    response.num_prompt_tokens = found.num_prompt_tokens;
+    response.num_cached_tokens = found.num_cached_tokens;
+    response.num_output_tokens = static_cast<std::int32_t>(num_output_tokens);
+    std::unique_ptr<ResponseStorage> storage(static_cast<ResponseStorage *>(compat_response(response, shape)));
+    for (std::size_t i = 0; i < found.num_paths; ++i) add_items(*storage, *found.paths[i], i);
+    storage->rec_outputs = {storage->rec_entries.data(), storage->rec_entries.size()};
     return storage.release();
 }
 

@@ -20,6 +20,7 @@ struct CompatShape {
 XLLM_StatusCode compat_code(xllm_status status);
 
 XLLM_Response *compat_response(const xllm_response &response, const CompatShape &shape);
+XLLM_Response *compat_response(const xllm_recommendations &found, const CompatShape &shape);
 XLLM_Response *failed_response(XLLM_StatusCode code, const std::string &message);
 void free_compat_response(XLLM_Response *response) noexcept;
 

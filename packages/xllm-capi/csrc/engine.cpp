@@ -122,6 +122,11 @@ std::shared_ptr<Request> Engine::start(const PoolingInput &input, const xllm_poo
                  [&](std::uint64_t id) { return encode_pool(id, input, options); });
 }
 
+std::shared_ptr<Request> Engine::start(const Input &input, const xllm_recommend_options &options) {
+    return enter(options.request_id, options.timeout_ms, Request::Mode::kWait, nullptr, nullptr,
+                 [&](std::uint64_t id) { return encode_search(id, input, options); });
+}
+
 template <typename Encode>
 std::shared_ptr<Request> Engine::enter(const char *given, std::uint32_t timeout_ms, Request::Mode mode,
                                        xllm_on_event on_event, void *user_data, Encode &&encode) {

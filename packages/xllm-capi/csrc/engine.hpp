@@ -54,6 +54,8 @@ public:
                                    xllm_on_event on_event, void *user_data);
     // The same for vectors, which the request takes at its end.
     std::shared_ptr<Request> start(const PoolingInput &input, const xllm_pooling_options &options);
+    // The same for a search, whose paths the request takes at its end.
+    std::shared_ptr<Request> start(const Input &input, const xllm_recommend_options &options);
     void cancel(Request &request);
     // Throws Failure.
     xllm_metrics metrics(const Deadline &deadline);
@@ -99,6 +101,7 @@ private:
     void on_delta(std::uint64_t id, Event &event) override;
     void on_finished(std::uint64_t id, Outcome outcome, Usage usage) override;
     void on_vectors(std::uint64_t id, Outcome outcome, Usage usage, Vectors vectors) override;
+    void on_paths(std::uint64_t id, Outcome outcome, Usage usage, Paths paths) override;
     void on_stats(std::uint64_t id, const xllm_metrics &metrics) override;
 
     const EngineSource source_;

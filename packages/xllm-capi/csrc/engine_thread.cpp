@@ -197,6 +197,11 @@ void Engine::on_vectors(std::uint64_t id, Outcome outcome, Usage usage, Vectors 
     on_finished(id, std::move(outcome), usage);
 }
 
+void Engine::on_paths(std::uint64_t id, Outcome outcome, Usage usage, Paths paths) {
+    if (const auto request = find(id)) request->take_paths(std::move(paths));
+    on_finished(id, std::move(outcome), usage);
+}
+
 void Engine::on_stats(std::uint64_t id, const xllm_metrics &metrics) {
     {
         const std::lock_guard lock(mutex_);

@@ -76,6 +76,41 @@ XLLM_FIELD(xllm_embeddings, num_dimensions, 16);
 XLLM_FIELD(xllm_embeddings, num_prompt_tokens, 24);
 XLLM_FIELD(xllm_embeddings, num_cached_tokens, 28);
 
+XLLM_FIELD(xllm_recommend_options, struct_size, 0);
+XLLM_FIELD(xllm_recommend_options, request_id, 8);
+XLLM_FIELD(xllm_recommend_options, timeout_ms, 16);
+XLLM_FIELD(xllm_recommend_options, beam_width, 20);
+XLLM_FIELD(xllm_recommend_options, num_return_sequences, 24);
+XLLM_FIELD(xllm_recommend_options, num_rounds, 28);
+XLLM_FIELD(xllm_recommend_options, is_sampled, 32);
+XLLM_FIELD(xllm_recommend_options, top_k, 36);
+XLLM_FIELD(xllm_recommend_options, temperature, 40);
+XLLM_FIELD(xllm_recommend_options, top_p, 48);
+XLLM_FIELD(xllm_recommend_options, seed, 56);
+XLLM_FIELD(xllm_recommend_options, has_seed, 64);
+XLLM_FIELD(xllm_recommend_options, priority, 68);
+XLLM_FIELD(xllm_recommend_options, cache_salt, 72);
+static_assert(sizeof(xllm_recommend_options) == 80);
+
+XLLM_FIELD(xllm_recommendation, score, 0);
+XLLM_FIELD(xllm_recommendation, text, 8);
+XLLM_FIELD(xllm_recommendation, token_ids, 16);
+XLLM_FIELD(xllm_recommendation, logprobs, 24);
+XLLM_FIELD(xllm_recommendation, num_token_ids, 32);
+XLLM_FIELD(xllm_recommendation, item_ids, 40);
+XLLM_FIELD(xllm_recommendation, num_item_ids, 48);
+XLLM_FIELD(xllm_recommendation, document_ids, 56);
+XLLM_FIELD(xllm_recommendation, item_types, 64);
+
+XLLM_FIELD(xllm_recommendations, request_id, 0);
+XLLM_FIELD(xllm_recommendations, model, 8);
+XLLM_FIELD(xllm_recommendations, created_s, 16);
+XLLM_FIELD(xllm_recommendations, paths, 24);
+XLLM_FIELD(xllm_recommendations, num_paths, 32);
+XLLM_FIELD(xllm_recommendations, num_prompt_tokens, 40);
+XLLM_FIELD(xllm_recommendations, num_cached_tokens, 44);
+XLLM_FIELD(xllm_recommendations, catalogue_version, 48);
+
 static_assert(sizeof(xllm_message) == 16);
 static_assert(sizeof(xllm_alternative) == 16);
 static_assert(sizeof(xllm_token_logprob) == 32);

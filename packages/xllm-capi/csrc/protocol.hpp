@@ -10,6 +10,7 @@
 
 #include "answer.hpp"
 #include "msgpack.hpp"
+#include "recommendations.hpp"
 
 namespace libxllm {
 
@@ -41,6 +42,7 @@ struct PoolingInput {
 std::string encode_start(std::string_view model, const char *options_json);
 std::string encode_generate(std::uint64_t id, const Input &input, const xllm_request_options &options);
 std::string encode_pool(std::uint64_t id, const PoolingInput &input, const xllm_pooling_options &options);
+std::string encode_search(std::uint64_t id, const Input &input, const xllm_recommend_options &options);
 std::string encode_cancel(const std::vector<std::uint64_t> &ids);
 std::string encode_stats(std::uint64_t id);
 std::string encode_shutdown();
@@ -71,6 +73,8 @@ public:
     virtual void on_finished(std::uint64_t id, Outcome outcome, Usage usage) = 0;
     // The end of a request for vectors.
     virtual void on_vectors(std::uint64_t id, Outcome outcome, Usage usage, Vectors vectors) = 0;
+    // The end of a search.
+    virtual void on_paths(std::uint64_t id, Outcome outcome, Usage usage, Paths paths) = 0;
     virtual void on_stats(std::uint64_t id, const xllm_metrics &metrics) = 0;
 };
 

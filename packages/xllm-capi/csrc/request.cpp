@@ -53,6 +53,11 @@ void Request::take_vectors(Vectors vectors) {
     vectors_ = std::move(vectors);
 }
 
+void Request::take_paths(Paths paths) {
+    const std::lock_guard lock(mutex_);
+    paths_ = std::move(paths);
+}
+
 void Request::finish(Outcome outcome, Usage usage) {
     Event last;
     last.kind = XLLM_EVENT_FINISHED;
@@ -111,6 +116,11 @@ Outcome Request::outcome() const {
 Vectors Request::release_vectors() {
     const std::lock_guard lock(mutex_);
     return std::move(vectors_);
+}
+
+Paths Request::release_paths() {
+    const std::lock_guard lock(mutex_);
+    return std::move(paths_);
 }
 
 Usage Request::usage() const {

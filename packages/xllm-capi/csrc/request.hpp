@@ -11,6 +11,7 @@
 #include <string>
 
 #include "answer.hpp"
+#include "recommendations.hpp"
 
 namespace libxllm {
 
@@ -36,8 +37,9 @@ public:
 
     // Take new text and tokens. False when the callback asks to cancel.
     bool deliver(Event &event);
-    // What a request for vectors brings; `finish` follows.
+    // What a request for vectors, or a search, brings; `finish` follows.
     void take_vectors(Vectors vectors);
+    void take_paths(Paths paths);
     // The end; later calls do nothing.
     void finish(Outcome outcome, Usage usage);
 
@@ -59,6 +61,8 @@ public:
     xllm_response *make_response(const std::string &model) const;
     // After the end of a request for vectors; once.
     Vectors release_vectors();
+    // After the end of a search; once.
+    Paths release_paths();
     Usage usage() const;
     bool has_callback() const { return mode_ == Mode::kCallback; }
 
@@ -81,6 +85,7 @@ private:
     Outcome outcome_;
     Answer answer_;
     Vectors vectors_;
+    Paths paths_;
     std::deque<Event> events_;
     Event taken_;  // what next() returned last
 };

@@ -23,6 +23,8 @@ xllm_request_options default_request_options() { return XLLM_REQUEST_OPTIONS_INI
 
 xllm_pooling_options default_pooling_options() { return XLLM_POOLING_OPTIONS_INIT; }
 
+xllm_recommend_options default_recommend_options() { return XLLM_RECOMMEND_OPTIONS_INIT; }
+
 void check_struct_size(std::size_t size, std::size_t min_size, std::size_t max_size, const char *struct_name) {
     if (size < min_size || size > max_size) {
         refuse(std::string(struct_name) + ".struct_size is " + std::to_string(size) + ", but this library takes " +
@@ -88,6 +90,17 @@ void check_options(const xllm_pooling_options &options) {
     check_optional_text(options.cache_salt, "cache_salt");
     if (options.dimensions < 0) refuse("dimensions must be 0 (all) or more.");
     if (options.truncate_to < -1) refuse("truncate_to must be -1 (as the model takes), 0 (refuse) or more.");
+}
+
+void check_options(const xllm_recommend_options &options) {
+    check_optional_text(options.request_id, "request_id");
+    check_optional_text(options.cache_salt, "cache_salt");
+    check_number(options.temperature, "temperature");
+    check_number(options.top_p, "top_p");
+    if (options.beam_width < 0) refuse("beam_width must be 0 (as the engine's options say) or more.");
+    if (options.num_return_sequences < 0) refuse("num_return_sequences must be 0 (all) or more.");
+    if (options.num_rounds < 0) refuse("num_rounds must be 0 (as many as an item has) or more.");
+    if (options.top_k < 0) refuse("top_k must be 0 (all) or more.");
 }
 
 }  // namespace libxllm

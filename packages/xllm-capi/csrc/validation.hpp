@@ -13,6 +13,7 @@ namespace libxllm {
 xllm_engine_options default_engine_options();
 xllm_request_options default_request_options();
 xllm_pooling_options default_pooling_options();
+xllm_recommend_options default_recommend_options();
 
 // Throw Failure(XLLM_ERROR_INVALID_ARGUMENT) if `size` is no size that `struct_name` ever had.
 void check_struct_size(std::size_t size, std::size_t min_size, std::size_t max_size, const char *struct_name);
@@ -48,5 +49,6 @@ void check_input(const Input &input);
 void check_options(const xllm_request_options &options);
 void check_input(const PoolingInput &input);
 void check_options(const xllm_pooling_options &options);
+void check_options(const xllm_recommend_options &options);
 
 }  // namespace libxllm

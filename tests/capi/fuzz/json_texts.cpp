@@ -26,6 +26,9 @@ struct Ignore : MessageHandler {
     void on_vectors(std::uint64_t, Outcome, Usage usage, Vectors vectors) override {
         free_embeddings(to_embeddings(std::move(vectors), usage));
     }
+    void on_paths(std::uint64_t, Outcome, Usage usage, Paths paths) override {
+        free_recommendations(to_recommendations(std::move(paths), usage, "request", "model"));
+    }
     void on_stats(std::uint64_t, const xllm_metrics &) override {}
 };
 

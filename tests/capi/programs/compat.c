@@ -90,14 +90,18 @@ static void check_recommendation(void) {
     xllm_rec_request_params_default(&params);
     CHECK(params.beam_width == 128);
     XLLM_REC_Handler *handler = xllm_rec_create();
+    check_status(xllm_rec_text_completions(handler, "x", "say x", 0, &params), kNotInitialized, "not initialized");
     CHECK(!xllm_rec_initialize(NULL, "x", NULL));
-    CHECK(!xllm_rec_initialize(handler, "x", NULL));
-    CHECK_MESSAGE("recommendation");
-    check_status(xllm_rec_text_completions(handler, "x", "say x", 0, &params), kNotInitialized, "recommendation");
-    check_status(xllm_rec_token_completions(handler, "x", token_ids, 2, 0, NULL), kNotInitialized, "recommendation");
-    check_status(xllm_rec_multimodal_completions(handler, "x", token_ids, 2, NULL, 0, NULL), kNotInitialized, "");
-    check_status(xllm_rec_chat_completions(handler, "x", NULL, 0, 0, NULL), kNotInitialized, "recommendation");
-    check_status(xllm_rec_token_completions(NULL, "x", token_ids, 2, 0, NULL), kInvalidRequest, "handler");
+    CHECK(!xllm_rec_initialize(handler, NULL, &options));
+    CHECK(!xllm_rec_initialize(handler, "missing", NULL));
+    CHECK_MESSAGE("missing");
+    /* The obedient engine is a language model, whatever it is asked to be. */
+    CHECK(xllm_rec_initialize(handler, "/models/named", &options));
+    check_status(xllm_rec_text_completions(handler, "named", "say x", 0, &params), kInvalidRequest, "no recommender");
+    check_status(xllm_rec_token_completions(handler, "named", token_ids, 2, 0, NULL), kInvalidRequest, "recommender");
+    check_status(xllm_rec_multimodal_completions(handler, "named", token_ids, 2, NULL, 0, NULL), kInvalidRequest, "");
+    check_status(xllm_rec_chat_completions(handler, "named", NULL, 0, 0, NULL), kInvalidRequest, "input");
+    check_status(xllm_rec_token_completions(NULL, "named", token_ids, 2, 0, NULL), kInvalidRequest, "handler");
     xllm_rec_free_response(NULL);
     xllm_rec_destroy(handler);
     xllm_rec_destroy(NULL);

@@ -33,6 +33,10 @@ struct Counter : MessageHandler {
         total += outcome.message.size() + vectors.values.size();
         free_embeddings(to_embeddings(std::move(vectors), usage));
     }
+    void on_paths(std::uint64_t, Outcome outcome, Usage usage, Paths paths) override {
+        total += outcome.message.size() + paths.paths.size();
+        free_recommendations(to_recommendations(std::move(paths), usage, "request", "model"));
+    }
     void on_stats(std::uint64_t, const xllm_metrics &metrics) override { total += metrics.num_blocks > 0; }
     std::size_t total = 0;
 };
@@ -87,6 +91,32 @@ std::string ready_message() {
 
 std::string vectors_message() {
     return std::string("\x98\xa7vectors\x05\xc0\xc0\x0c\x00\x02\xc4\x10", 17) + std::string(16, '\x01');
+}
+
+std::string paths_message() {
+    std::string bytes;
+    Encoder encoder(bytes);
+    encoder.array(8);
+    encoder.string("paths");
+    encoder.integer(6);
+    encoder.nil();
+    encoder.nil();
+    for (const int number : {12, 4, 1}) encoder.integer(number);
+    encoder.array(1);
+    encoder.array(7);
+    encoder.array(2);
+    for (const int token : {300, 7}) encoder.integer(token);
+    encoder.array(2);
+    for (const double logprob : {-0.5, -1.25}) encoder.real(logprob);
+    encoder.real(-1.75);
+    encoder.array(1);
+    encoder.integer(5000000000LL);
+    for (const char *text : {"document", "type"}) {
+        encoder.array(1);
+        encoder.string(text);
+    }
+    encoder.string("text");
+    return bytes;
 }
 
 std::string unknown_message() {
@@ -161,7 +191,8 @@ int main(int argc, char **argv) {
     Counter counter;
     check_numbers();
     check_skip(random);
-    const std::string messages[] = {outputs_message(), ready_message(), vectors_message(), unknown_message()};
+    const std::string messages[] = {outputs_message(), ready_message(), vectors_message(), paths_message(),
+                                    unknown_message()};
     for (const std::string &message : messages) CHECK(is_readable(message, counter));
     CHECK(counter.total > 0);
     int num_readable = 0;

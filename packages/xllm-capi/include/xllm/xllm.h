@@ -374,6 +374,76 @@ XLLM_API xllm_status xllm_embed_tokens(xllm_engine *engine, const int32_t *token
 XLLM_API xllm_status xllm_score(xllm_engine *engine, const char *query, const char *const *documents,
                                 size_t num_documents, const xllm_pooling_options *options, float *scores);
 
+/* ---- Recommendations --------------------------------------------------------------------------------------------- */
+
+/* For an engine whose options_json holds {"backend": "rec"}: it finds the most probable items of a catalogue after a
+ * history. An item has a path, a short list of tokens, and several items may share one. */
+
+typedef struct xllm_recommend_options {
+    size_t struct_size;
+    const char *request_id; /* as in xllm_request_options, so are timeout_ms, priority and cache_salt */
+    uint32_t timeout_ms;
+    int32_t beam_width;           /* paths kept in each round, 1 to 512; 0: the engine's option of that name */
+    int32_t num_return_sequences; /* best paths that come back; 0: all */
+    int32_t num_rounds;           /* tokens of a path, to get fewer than an item has; 0: all */
+    int32_t is_sampled;           /* not 0: draw beam_width paths by chance; only then the next five count */
+    int32_t top_k;                /* tokens that a draw chooses among; 0: all */
+    double temperature;           /* above 0 */
+    double top_p;
+    int64_t seed;
+    int32_t has_seed;
+    int32_t priority;
+    const char *cache_salt;
+} xllm_recommend_options;
+
+#define XLLM_RECOMMEND_OPTIONS_INIT { sizeof(xllm_recommend_options), NULL, 0, 0, 0, 0, 0, 0, 1.0, 1.0, 0, 0, 0, NULL }
+
+/* Fill `options` with defaults; `struct_size` is sizeof(xllm_recommend_options). */
+XLLM_API xllm_status xllm_recommend_options_init(xllm_recommend_options *options, size_t struct_size);
+
+/* One path and its items. New fields come at the end. */
+typedef struct xllm_recommendation {
+    double score;           /* the sum of `logprobs` */
+    const char *text;       /* of the tokens; "" for a model without tokenizer */
+    const int32_t *token_ids;
+    const double *logprobs; /* of each token, over the whole vocabulary */
+    size_t num_token_ids;   /* of both */
+    const int64_t *item_ids;
+    size_t num_item_ids;             /* 0 without a catalogue */
+    const char *const *document_ids; /* one an item, of a catalogue that has them; else NULL */
+    const char *const *item_types;   /* so too */
+} xllm_recommendation;
+
+/* Paths, best first (drawn ones as they were drawn). New fields come at the end. */
+typedef struct xllm_recommendations {
+    const char *request_id;
+    const char *model;
+    int64_t created_s; /* seconds since 1970 */
+    const xllm_recommendation *const *paths;
+    size_t num_paths;
+    int32_t num_prompt_tokens;
+    int32_t num_cached_tokens; /* of the prompt, found in the prefix cache */
+    int32_t catalogue_version; /* counts the changes of the catalogue */
+} xllm_recommendations;
+
+/* Free recommendations and all that was reached through them. NULL is a no-op. */
+XLLM_API void xllm_recommendations_free(xllm_recommendations *recommendations);
+
+/* These wait, and fail as blocking requests do; an engine of another backend fails with XLLM_ERROR_INVALID_REQUEST, and
+ * so do the other requests on an engine of this one. */
+
+/* What follows a history of token ids; nothing is added to them. */
+XLLM_API xllm_status xllm_recommend_tokens(xllm_engine *engine, const int32_t *token_ids, size_t num_token_ids,
+                                           const xllm_recommend_options *options,
+                                           xllm_recommendations **recommendations);
+/* What follows a history as text. */
+XLLM_API xllm_status xllm_recommend(xllm_engine *engine, const char *prompt, const xllm_recommend_options *options,
+                                    xllm_recommendations **recommendations);
+/* What follows a conversation; the model's chat template is applied. */
+XLLM_API xllm_status xllm_recommend_chat(xllm_engine *engine, const xllm_message *messages, size_t num_messages,
+                                         const xllm_recommend_options *options,
+                                         xllm_recommendations **recommendations);
+
 /* ---- Streamed requests ------------------------------------------------------------------------------------------- */
 
 typedef struct xllm_request xllm_request;

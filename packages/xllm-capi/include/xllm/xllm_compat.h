@@ -3,8 +3,8 @@
  *
  * Life: create, initialize with a model path, call, free each response, destroy. Differences from the earlier library:
  * `timeout_ms` 0 means no limit; a request that runs out of time is cancelled in the engine; a failed initialize leaves a
- * message in xllm_last_error(); destroy waits for calls in flight; the xllm_rec_ functions exist but answer that they are
- * not supported yet. A response is freed once.
+ * message in xllm_last_error(); destroy waits for calls in flight; the xllm_rec_ functions take no tensors yet. A response
+ * is freed once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -88,7 +88,8 @@ typedef struct XLLM_ChatMessage {
     char *content;
 } XLLM_ChatMessage;
 
-/* The three times are ignored. best_of other than 1 and n, and beam_width other than 0, are invalid requests. */
+/* The three times are ignored. Of language models, best_of other than 1 and n, and beam_width other than 0, are invalid
+ * requests. Of recommenders, only request_id, echo, beam_width and num_return_sequences (0: all) count. */
 typedef struct XLLM_RequestParams {
     bool echo;
     bool offline;
@@ -281,16 +282,17 @@ XLLM_API XLLM_Response *xllm_llm_chat_completions(XLLM_LLM_Handler *handler, con
                                                   uint32_t timeout_ms, const XLLM_RequestParams *request_params);
 XLLM_API void xllm_llm_free_response(XLLM_Response *response);
 
-/* ---- Generative recommendation: not supported yet ---------------------------------------------------------------- */
+/* ---- Generative recommendation ----------------------------------------------------------------------------------- */
 
 XLLM_API XLLM_REC_Handler *xllm_rec_create(void);
 XLLM_API void xllm_rec_destroy(XLLM_REC_Handler *handler);
 XLLM_API void xllm_rec_init_options_default(XLLM_InitOptions *init_options);
-/* Always false. */
+/* As xllm_llm_initialize; the folder holds the catalogue too, as items.bin. max_token_per_req is ignored. */
 XLLM_API bool xllm_rec_initialize(XLLM_REC_Handler *handler, const char *model_path,
                                   const XLLM_InitOptions *init_options);
 XLLM_API void xllm_rec_request_params_default(XLLM_RequestParams *request_params);
-/* Each answers kNotInitialized. */
+/* Choices are the paths, best first, with the log-probabilities of their tokens; `rec_outputs` holds, path by path, the
+ * items and the same log-probabilities. `mm_data` must be NULL: otherwise the request is invalid. */
 XLLM_API XLLM_Response *xllm_rec_text_completions(XLLM_REC_Handler *handler, const char *model_id, const char *prompt,
                                                   uint32_t timeout_ms, const XLLM_RequestParams *request_params);
 XLLM_API XLLM_Response *xllm_rec_token_completions(XLLM_REC_Handler *handler, const char *model_id,

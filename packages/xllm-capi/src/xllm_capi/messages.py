@@ -2,10 +2,12 @@
 
 A frame is the length of its message (four bytes, little-endian), then the message: a msgpack array whose first element
 names the kind. Fields are only ever added at the end, and readers ignore further fields and unknown kinds, so that either
-side may be older by a minor version. csrc/protocol.cpp reads and writes the same messages; change both together.
+side may be older by a minor version. csrc/protocol.cpp writes the same messages and csrc/message_reader.cpp reads them;
+change all together.
 
-One exchange: `Start`, then `Ready` or `Failed`; then any number of `Generate`, `Pool`, `Cancel` and `Stats` one way, and
-of `Outputs`, `Vectors` and `StatsReply` the other way; `Failed` when the engine ends; `Shutdown` or a closed socket ends it.
+One exchange: `Start`, then `Ready` or `Failed`; then any number of `Generate`, `Pool`, `Search`, `Cancel` and `Stats` one
+way, and of `Outputs`, `Vectors`, `Paths` and `StatsReply` the other way; `Failed` when the engine ends; `Shutdown` or a
+closed socket ends it.
 """
 
 from __future__ import annotations
@@ -71,6 +73,22 @@ class Pool(msgspec.Struct, tag="pool", array_like=True, frozen=True):
     cache_salt: str
 
 
+class Search(msgspec.Struct, tag="search", array_like=True, frozen=True):
+    """Ask a recommender what follows a history; exactly one of the three inputs is given. `Paths` answers."""
+
+    id: int
+    prompt: str | None
+    token_ids: list[int] | None
+    messages: list[tuple[str, str]] | None
+    """(role, content) pairs."""
+    params: dict[str, Any]
+    """Fields of `SearchParams`; the engine's defaults stand for those that are missing."""
+    seed: int | None
+    request_id: str | None
+    priority: int
+    cache_salt: str
+
+
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
     """Give requests up; ids that are unknown or have ended are ignored. The client expects no answer."""
 
@@ -87,7 +105,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True):
     """End the engine process. A running engine that was attached to only ends the connection."""
 
 
-ToEngine = Start | Generate | Pool | Cancel | Stats | Shutdown
+ToEngine = Start | Generate | Pool | Search | Cancel | Stats | Shutdown
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
@@ -158,6 +176,32 @@ class Vectors(msgspec.Struct, tag="vectors", array_like=True, frozen=True):
     values: bytes = b""
 
 
+class Path(msgspec.Struct, array_like=True, frozen=True):
+    """One path, and the items that its tokens stand for."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    """Of each token."""
+    score: float
+    item_ids: list[int]
+    document_ids: list[str]
+    """One an item, or empty; so are `item_types`."""
+    item_types: list[str]
+    text: str
+
+
+class Paths(msgspec.Struct, tag="paths", array_like=True, frozen=True):
+    """The end of a `Search` request: its paths, best first, or why there are none."""
+
+    id: int
+    kind: str | None
+    message: str | None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    catalogue_version: int = 0
+    paths: list[Path] = []
+
+
 class StatsReply(msgspec.Struct, tag="stats", array_like=True, frozen=True):
     """Gauges and counters as of the engine's latest step."""
 
@@ -165,4 +209,4 @@ class StatsReply(msgspec.Struct, tag="stats", array_like=True, frozen=True):
     stats: EngineStats
 
 
-ToHost = Ready | Failed | Outputs | Vectors | StatsReply
+ToHost = Ready | Failed | Outputs | Vectors | Paths | StatsReply

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xllm_capi.messages import Pool, Vectors
+from xllm_capi.searching import refuse_recommender
 from xllm_framework.errors import InvalidRequest, QueueFull, XLLMError
 from xllm_framework.request import FinishReason, RequestOutput
 
@@ -54,6 +55,7 @@ class PoolingCall:
         self._end(Vectors(self._message.id, "cancelled", "The engine has given the request up."))
 
     def _prepare(self) -> list[PreparedRequest]:
+        refuse_recommender(self._master)
         message, limit = self._message, self._message.truncate_to
         options: dict[str, Any] = {
             "request_id": message.request_id,

@@ -28,8 +28,10 @@ from xllm_capi.messages import (
     Finished,
     Generate,
     Outputs,
+    Paths,
     Pool,
     Ready,
+    Search,
     Shutdown,
     Stats,
     StatsReply,
@@ -37,6 +39,7 @@ from xllm_capi.messages import (
     Vectors,
 )
 from xllm_capi.pooling import PoolingCall
+from xllm_capi.searching import SearchCall, refuse_recommender
 from xllm_capi.tool_chats import AnswerReaders, load_tool_chats
 from xllm_framework.errors import XLLMError
 from xllm_framework.request import FinishReason, RequestOutput
@@ -81,7 +84,7 @@ class Session:
         self._master = master
         self._pool = pool
         self._in_flight: dict[int, _InFlight] = {}
-        self._pooling: dict[int, PoolingCall] = {}
+        self._calls: dict[int, PoolingCall | SearchCall] = {}
         self._load_tools = cache(partial(load_tool_chats, master))
         self._outgoing: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._num_queued = 0
@@ -99,7 +102,7 @@ class Session:
         except msgspec.DecodeError as error:
             logger.error("The host sent a message that cannot be read: %s", error)
         finally:
-            self._cancel([*self._in_flight, *self._pooling])
+            self._cancel([*self._in_flight, *self._calls])
             self._outgoing.put(None)
             self._writer.join()
             self._connection.close()
@@ -114,7 +117,9 @@ class Session:
             if isinstance(message, Generate):
                 self._accept(message)
             elif isinstance(message, Pool):
-                self._pool_vectors(message)
+                self._run_call(message.id, PoolingCall(self._master, message, self._answer))
+            elif isinstance(message, Search):
+                self._run_call(message.id, SearchCall(self._master, message, self._answer))
             elif isinstance(message, Cancel):
                 self._cancel(message.ids)
             elif isinstance(message, Stats):
@@ -131,19 +136,20 @@ class Session:
         else:
             self._pool.submit(self._start, message, in_flight)
 
-    def _pool_vectors(self, message: Pool) -> None:
-        call = self._pooling[message.id] = PoolingCall(self._master, message, self._answer_vectors)
+    def _run_call(self, call_id: int, call: PoolingCall | SearchCall) -> None:
+        self._calls[call_id] = call
         self._pool.submit(call.run)
 
-    def _answer_vectors(self, vectors: Vectors) -> None:
-        self._pooling.pop(vectors.id, None)
-        self._outgoing.put(vectors)
+    def _answer(self, answer: Vectors | Paths) -> None:
+        self._calls.pop(answer.id, None)
+        self._outgoing.put(answer)
 
     def _start(self, message: Generate, in_flight: _InFlight) -> None:
         if in_flight.is_cancelled():
             self._in_flight.pop(message.id, None)
             return
         try:
+            refuse_recommender(self._master)
             prepared, readers = prepare(self._master, message, self._load_tools)
             in_flight.prepared, in_flight.readers = prepared, readers
             self._master.submit(prepared, partial(self._on_output, message.id, readers))
@@ -163,7 +169,7 @@ class Session:
 
     def _cancel(self, ids: list[int]) -> None:
         for request_id in ids:
-            if (call := self._pooling.get(request_id)) is not None:
+            if (call := self._calls.get(request_id)) is not None:
                 call.cancel()
             in_flight = self._in_flight.get(request_id)
             if in_flight is None:

@@ -23,6 +23,10 @@ struct FreeEmbeddings {
     void operator()(xllm_embeddings *embeddings) const { xllm_embeddings_free(embeddings); }
 };
 
+struct FreeRecommendations {
+    void operator()(xllm_recommendations *found) const { xllm_recommendations_free(found); }
+};
+
 inline std::string_view view_or_empty(const char *text) { return text == nullptr ? std::string_view() : text; }
 
 }  // namespace detail
@@ -69,6 +73,29 @@ public:
 
 private:
     std::unique_ptr<xllm_embeddings, detail::FreeEmbeddings> c_;
+};
+
+// Paths of a catalogue, best first. Views die with it.
+class Recommendations {
+public:
+    Recommendations() = default;
+    explicit Recommendations(xllm_recommendations *owned) : c_(owned) {}
+
+    explicit operator bool() const noexcept { return c_ != nullptr; }
+    // Not on an empty object, as for all that follows; `index` is below size().
+    const xllm_recommendations &c() const { return *c_; }
+    std::size_t size() const { return c_->num_paths; }
+    const xllm_recommendation &path(std::size_t index = 0) const { return *c_->paths[index]; }
+    double score(std::size_t index = 0) const { return path(index).score; }
+    std::vector<std::int64_t> item_ids(std::size_t index = 0) const {
+        return {path(index).item_ids, path(index).item_ids + path(index).num_item_ids};
+    }
+    std::vector<std::int32_t> token_ids(std::size_t index = 0) const {
+        return {path(index).token_ids, path(index).token_ids + path(index).num_token_ids};
+    }
+
+private:
+    std::unique_ptr<xllm_recommendations, detail::FreeRecommendations> c_;
 };
 
 // A view of news of a request; dies as the xllm_event does.

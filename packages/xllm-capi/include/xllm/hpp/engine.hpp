@@ -100,6 +100,30 @@ public:
         return scores;
     }
 
+    Recommendations recommend(const std::string &prompt, const RecommendOptions &options, Status &status) {
+        const xllm_recommend_options c_options = detail::to_c(options);
+        xllm_recommendations *found = nullptr;
+        status = detail::status_of(xllm_recommend(c_.get(), prompt.c_str(), &c_options, &found));
+        return Recommendations(found);
+    }
+    Recommendations recommend_tokens(const std::vector<std::int32_t> &token_ids, const RecommendOptions &options,
+                                     Status &status) {
+        const xllm_recommend_options c_options = detail::to_c(options);
+        xllm_recommendations *found = nullptr;
+        status = detail::status_of(
+            xllm_recommend_tokens(c_.get(), token_ids.data(), token_ids.size(), &c_options, &found));
+        return Recommendations(found);
+    }
+    Recommendations recommend_chat(const std::vector<Message> &messages, const RecommendOptions &options,
+                                   Status &status) {
+        const auto c_messages = detail::to_c(messages);
+        const xllm_recommend_options c_options = detail::to_c(options);
+        xllm_recommendations *found = nullptr;
+        status = detail::status_of(
+            xllm_recommend_chat(c_.get(), c_messages.data(), c_messages.size(), &c_options, &found));
+        return Recommendations(found);
+    }
+
     // An empty `on_event` keeps the events for Request::next() and poll().
     Request start_complete(const std::string &prompt, const RequestOptions &options, OnEvent on_event,
                            Status &status) {
@@ -162,6 +186,16 @@ public:
     std::vector<float> score(const std::string &query, const std::vector<std::string> &documents,
                              const PoolingOptions &options = {}) {
         return detail::checked([&](Status &status) { return score(query, documents, options, status); });
+    }
+    Recommendations recommend(const std::string &prompt, const RecommendOptions &options = {}) {
+        return detail::checked([&](Status &status) { return recommend(prompt, options, status); });
+    }
+    Recommendations recommend_tokens(const std::vector<std::int32_t> &token_ids,
+                                     const RecommendOptions &options = {}) {
+        return detail::checked([&](Status &status) { return recommend_tokens(token_ids, options, status); });
+    }
+    Recommendations recommend_chat(const std::vector<Message> &messages, const RecommendOptions &options = {}) {
+        return detail::checked([&](Status &status) { return recommend_chat(messages, options, status); });
     }
     Request start_complete(const std::string &prompt, const RequestOptions &options = {}, OnEvent on_event = {}) {
         return detail::checked(

@@ -63,6 +63,21 @@ struct PoolingOptions {
     std::string cache_salt;
 };
 
+struct RecommendOptions {
+    std::string request_id;
+    Milliseconds timeout{0};
+    std::int32_t beam_width = 0;            // 0: the engine's option
+    std::int32_t num_return_sequences = 0;  // 0: all
+    std::int32_t num_rounds = 0;            // 0: as many as an item has tokens
+    bool is_sampled = false;                // only then the next four count
+    std::int32_t top_k = 0;
+    double temperature = 1.0;
+    double top_p = 1.0;
+    std::optional<std::int64_t> seed;
+    std::int32_t priority = 0;
+    std::string cache_salt;
+};
+
 struct Message {
     std::string role;
     std::string content;
@@ -135,6 +150,24 @@ inline xllm_pooling_options to_c(const PoolingOptions &options) {
     c.truncate_to = options.truncate_to;
     c.priority = options.priority;
     c.is_offline = options.is_offline;
+    c.cache_salt = null_if_empty(options.cache_salt);
+    return c;
+}
+
+inline xllm_recommend_options to_c(const RecommendOptions &options) {
+    xllm_recommend_options c = XLLM_RECOMMEND_OPTIONS_INIT;
+    c.request_id = null_if_empty(options.request_id);
+    c.timeout_ms = to_milliseconds(options.timeout);
+    c.beam_width = options.beam_width;
+    c.num_return_sequences = options.num_return_sequences;
+    c.num_rounds = options.num_rounds;
+    c.is_sampled = options.is_sampled;
+    c.top_k = options.top_k;
+    c.temperature = options.temperature;
+    c.top_p = options.top_p;
+    c.seed = options.seed.value_or(0);
+    c.has_seed = options.seed.has_value();
+    c.priority = options.priority;
     c.cache_salt = null_if_empty(options.cache_salt);
     return c;
 }
