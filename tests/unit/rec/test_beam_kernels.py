@@ -94,14 +94,18 @@ def test_wrong_attention_arguments_are_named(position: int, wrong: np.ndarray, m
 
 @st.composite
 def choices(draw: st.DrawFn, *, has_equal_rows: bool = False):
-    """Draw logits with many equal values, so that ties abound; equal rows have the very same log-probabilities."""
+    """Draw logits with many equal values, so that ties abound.
+
+    Equal rows have the very same log-probabilities, and scores between which no difference of logits lies: there, every
+    tie is one to the last bit.
+    """
     num_requests, vocab_size = draw(st.integers(1, 3)), draw(st.integers(1, 12))
     rows = draw(st.lists(st.integers(0, 4), min_size=num_requests, max_size=num_requests))
     widths = draw(st.lists(st.integers(1, 9), min_size=num_requests, max_size=num_requests))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
     logits = random.integers(0, 3, (1 if has_equal_rows else sum(rows), vocab_size)).astype(np.float32)
     logits = np.ascontiguousarray(np.broadcast_to(logits, (sum(rows), vocab_size)))
-    scores = random.choice(np.array([0.0, -1.0, -np.inf], np.float32), sum(rows))
+    scores = random.choice(np.array([0.0, -0.3 if has_equal_rows else -1.0, -np.inf], np.float32), sum(rows))
     is_free = draw(st.booleans())
     tokens = random.integers(0, vocab_size, (20, 2)).astype(np.int32)
     paths, _ = build_paths(tokens)
