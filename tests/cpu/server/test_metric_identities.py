@@ -68,7 +68,12 @@ def test_identities_without_preemption() -> None:
 
 
 def test_identities_with_preemption() -> None:
-    with ServerProcess("--num-blocks", "26", "--block-size", "16", "--check-integrity") as server:
-        usages, grown = crowd(server, 80, 12, seed=2)
-        check_counts(usages, grown)
-        assert grown["xllm:num_preemptions_total"] > 0
+    with ServerProcess("--num-blocks", "16", "--block-size", "16", "--check-integrity") as server:
+        num_preemptions = 0.0
+        for seed in range(2, 12):  # how many meet in the cache is for the threads to say
+            usages, grown = crowd(server, 80, 16, seed=seed)
+            check_counts(usages, grown)
+            num_preemptions += grown["xllm:num_preemptions_total"]
+            if num_preemptions:
+                return
+        raise AssertionError("Ten crowds met no preemption.")
