@@ -17,13 +17,13 @@ from xllm_framework.request import FinishReason, RequestOutput, RequestTimings, 
 from xllm_framework.request.messages import EngineFailed, EngineStats, FromEngine, Heartbeat, SequenceDelta, StepOutputs
 from xllm_framework.tokenizer import Tokenizer
 from xllm_runtime.master.best_of import BestOf
+from xllm_runtime.master.front_side import AbortTarget
 from xllm_runtime.master.heartbeat import EnginePulse
 from xllm_runtime.master.prepared_request import PreparedRequest
 from xllm_runtime.master.sequence_stream import SequenceStream, token_logprob
 
 logger = logging.getLogger(__name__)
 OnOutput = Callable[[RequestOutput], None]
-AbortTarget = str | tuple[str, int]
 
 
 class _Cancelled(str):

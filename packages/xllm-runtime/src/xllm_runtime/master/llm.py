@@ -6,46 +6,31 @@ outputs to callbacks through the dispatcher. Knows nothing of HTTP, of schedulin
 
 from __future__ import annotations
 
-import logging
 import queue
-import threading
-from collections.abc import Callable
 from typing import Unpack
 
 from xllm_framework.chat_template import ChatTemplate, load_chat_template
 from xllm_framework.config import XLLMConfig
-from xllm_framework.errors import InvalidRequest, QueueFull, ShuttingDown
+from xllm_framework.errors import InvalidRequest
 from xllm_framework.model import ModelArgs, load_model_args
 from xllm_framework.model.pooling import DEFAULT_POOLING, PoolingSettings, load_pooling
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import SamplingParams
-from xllm_framework.request.messages import (
-    AbortRequests,
-    EngineFailed,
-    EngineReady,
-    EngineStats,
-    Pause,
-    PauseMode,
-    Resume,
-    StartProfile,
-    StopProfile,
-)
+from xllm_framework.request.messages import EngineReady, StartProfile, StopProfile
 from xllm_framework.tokenizer import Tokenizer, load_tokenizer
 from xllm_runtime.auto_config import model_name
 from xllm_runtime.master.chat_input import ChatInput
-from xllm_runtime.master.dispatcher import AbortTarget, DispatcherEvent, OnOutput, RequestOutputDispatcher
+from xllm_runtime.master.dispatcher import DispatcherEvent, OnOutput, RequestOutputDispatcher
 from xllm_runtime.master.engine_client import EngineClient
 from xllm_runtime.master.failures import wait_ready
+from xllm_runtime.master.front_side import FrontSide
 from xllm_runtime.master.pooling_requests import PoolingRequests
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
 from xllm_runtime.master.request_factory import RequestFactory
 from xllm_runtime.master.scoring import select_scorer
 
-logger = logging.getLogger(__name__)
-CLOSE_TIMEOUT_S = 10.0
 
-
-class LLMMaster:
+class LLMMaster(FrontSide):
     """Serves one language model. All methods can be called from any thread; `create` makes one."""
 
     backend = "llm"
@@ -64,14 +49,13 @@ class LLMMaster:
         chat_template: ChatTemplate | None,
         pooling: PoolingSettings = DEFAULT_POOLING,
     ) -> None:
-        self.config = config
-        self.ready = ready
-        self.model_name = model_name
+        super().__init__(config, client, ready, model_name, max_running=config.scheduler.max_num_seqs)
         self.model_args = model_args
         self.tokenizer = tokenizer
         self.chat_template = chat_template
-        self._client = client
-        self._dispatcher = RequestOutputDispatcher(events, tokenizer, self._abort, self._on_failure)
+        self._dispatcher: RequestOutputDispatcher = RequestOutputDispatcher(
+            events, tokenizer, self._abort, self._on_failure
+        )
         self._dispatcher.start()
         client.redirect(self._dispatcher.take)
         self._factory = RequestFactory(
@@ -85,11 +69,6 @@ class LLMMaster:
         """Embeddings of prompts."""
         self.scorer = select_scorer(config.model, model_name, model_args, tokenizer, self._factory, self.pooling)
         """Scores of pairs of texts."""
-        self._max_in_flight = config.scheduler.max_num_seqs + config.scheduler.max_num_waiting
-        self._failure_callbacks: list[Callable[[str], None]] = []
-        self._lock = threading.Lock()
-        self._is_draining = False
-        self._is_closed = False
 
     @classmethod
     def create(cls, config: XLLMConfig, *, engine_process: bool) -> LLMMaster:
@@ -161,28 +140,11 @@ class LLMMaster:
             ShuttingDown: `drain` or `close` was called.
             EngineDead: the engine side has ended.
         """
-        if self._is_draining:
-            raise ShuttingDown("The engine is about to stop and takes no new requests.")
-        limit = self.config.scheduler.max_num_waiting
-        if self.num_in_flight >= self._max_in_flight or self.stats.num_waiting >= max(limit, 1):
-            raise QueueFull(f"{limit} requests wait already (max_num_waiting).")
+        self._check_room()
+        if self.stats.num_waiting >= max(self.config.scheduler.max_num_waiting, 1):
+            raise self._queue_full()
         self._dispatcher.add(prepared, on_output)
         self._client.send(prepared.message)
-
-    def cancel(self, request_id: str) -> None:
-        """Give up the request with this `PreparedRequest.request_id`: one last output, with finish reason abort, follows.
-
-        Its blocks are free one step later. Unknown ids, and those of requests that have ended, are ignored.
-        """
-        self._dispatcher.cancel(request_id)
-
-    def pause(self, mode: PauseMode) -> None:
-        """Let the engine stop computing; does not wait: `stats.pause_state` says when it has. New requests wait."""
-        self._client.send(Pause(mode))
-
-    def resume(self) -> None:
-        """Let the engine go on; does not wait."""
-        self._client.send(Resume())
 
     def start_profile(self) -> None:
         """Let the engine record what it does; does not wait: `stats.profile` counts these calls and says what became of them."""
@@ -192,55 +154,6 @@ class LLMMaster:
         """Let the engine end the recording and write it; does not wait, as `start_profile`."""
         self._client.send(StopProfile())
 
-    @property
-    def stats(self) -> EngineStats:
-        """Gauges and counters as of the engine's latest step."""
-        return self._dispatcher.stats
-
-    @property
-    def num_in_flight(self) -> int:
-        """Requests that were submitted and have not ended."""
-        return self._dispatcher.num_in_flight
-
-    def health(self) -> str | None:
-        """Return None while requests are served, else why not."""
-        if self._dispatcher.failure is not None:
-            return self._dispatcher.failure.message
-        if self._is_draining:
-            return "The engine is about to stop."
-        return self._dispatcher.pulse.complaint(self.config.service.step_timeout)
-
-    def on_engine_failure(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the reason, on the dispatcher's thread, once the engine side has ended by an error."""
-        with self._lock:
-            self._failure_callbacks.append(callback)
-
-    def drain(self, timeout_s: float) -> bool:
-        """Take no new requests and wait for the running ones; False if some still run after `timeout_s`."""
-        self._is_draining = True
-        return self._dispatcher.wait_until_idle(timeout_s)
-
-    def close(self) -> None:
-        """Cancel what runs, end the engine side and the dispatcher. Calling it again does nothing."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-        self._is_draining = True
-        self._dispatcher.cancel_all()
-        self._client.close(CLOSE_TIMEOUT_S)
-        self._dispatcher.close()
-
     def _check_generates(self) -> None:
         if self.model_args.head != "language":
             raise InvalidRequest("This model generates no text: ask it for embeddings or scores.", "model")
-
-    def _abort(self, targets: list[AbortTarget]) -> None:
-        self._client.send(AbortRequests(targets))
-
-    def _on_failure(self, failure: EngineFailed) -> None:
-        logger.error("%s", failure.message)
-        with self._lock:
-            callbacks = list(self._failure_callbacks)
-        for callback in callbacks:
-            callback(failure.message)

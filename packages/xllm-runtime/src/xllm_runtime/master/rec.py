@@ -6,44 +6,30 @@ Knows nothing of HTTP, of scheduling or of tensors.
 from __future__ import annotations
 
 import itertools
-import logging
 import queue
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
 
 from xllm_framework.chat_template import ChatTemplate, load_chat_template
 from xllm_framework.config import XLLMConfig
-from xllm_framework.errors import QueueFull, ShuttingDown
 from xllm_framework.model import ModelArgs
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.rec import InvalidCatalogue
 from xllm_framework.rec.onerec_args import is_onerec, load_rec_args
-from xllm_framework.request.messages import (
-    AbortRequests,
-    EngineFailed,
-    EngineReady,
-    EngineStats,
-    Pause,
-    PauseMode,
-    Resume,
-)
+from xllm_framework.request.messages import EngineReady, PauseMode
 from xllm_framework.request.rec_messages import CatalogueChanged, ChangeCatalogue, InputTensor, SearchParams
 from xllm_framework.tokenizer import Tokenizer, load_tokenizer
 from xllm_runtime.auto_config import model_name
 from xllm_runtime.master.chat_input import ChatInput
 from xllm_runtime.master.engine_client import EngineClient
 from xllm_runtime.master.failures import wait_ready
+from xllm_runtime.master.front_side import FrontSide
 from xllm_runtime.master.prepared_request import RequestOptions
 from xllm_runtime.master.rec_dispatcher import OnSearchOutput, SearchDispatcher
 from xllm_runtime.master.rec_request import PreparedSearch, SearchFactory, SearchLimits
 
-logger = logging.getLogger(__name__)
-CLOSE_TIMEOUT_S = 10.0
 
-
-class RecMaster:
+class RecMaster(FrontSide):
     """Serves one recommender. All methods can be called from any thread; `create_master` makes one."""
 
     backend = "rec"
@@ -61,14 +47,11 @@ class RecMaster:
         tokenizer: Tokenizer | None,
         chat_template: ChatTemplate | None,
     ) -> None:
-        self.config = config
-        self.ready = ready
-        self.model_name = model_name
+        super().__init__(config, client, ready, model_name, max_running=config.scheduler.max_num_seqs)
         self.model_args = model_args
         self.tokenizer = tokenizer
         self.chat_template = chat_template
-        self._client = client
-        self._dispatcher = SearchDispatcher(events, tokenizer, self._on_failure)
+        self._dispatcher: SearchDispatcher = SearchDispatcher(events, tokenizer, self._abort, self._on_failure)
         self._dispatcher.start()
         limits = SearchLimits(
             ready.max_model_len,
@@ -80,10 +63,6 @@ class RecMaster:
         )
         self._factory = SearchFactory(tokenizer, chat_template, limits, seed=config.scheduler.seed)
         self._numbers = itertools.count()
-        self._failure_callbacks: list[Callable[[str], None]] = []
-        self._lock = threading.Lock()
-        self._is_draining = False
-        self._is_closed = False
 
     @classmethod
     def attach(
@@ -155,21 +134,9 @@ class RecMaster:
             ShuttingDown: `drain` or `close` was called.
             EngineDead: the engine side has ended.
         """
-        if self._is_draining:
-            raise ShuttingDown("The engine is about to stop and takes no new requests.")
-        scheduler = self.config.scheduler
-        if self.num_in_flight >= scheduler.max_num_seqs + scheduler.max_num_waiting:
-            raise QueueFull(f"{scheduler.max_num_waiting} requests wait already (max_num_waiting).")
+        self._check_room()
         self._dispatcher.add(prepared, on_output)
         self._client.send(prepared.message)
-
-    def cancel(self, request_id: str) -> None:
-        """Give up the search with this `PreparedSearch.request_id`: one output, with finish reason abort, follows.
-
-        Its blocks are free when its batch ends. Unknown ids, and those of searches that have ended, are ignored.
-        """
-        if self._dispatcher.cancel(request_id):
-            self._client.send(AbortRequests([request_id]))
 
     def change_catalogue(
         self, path: Path | None, *, is_extended: bool = False, timeout_s: float = 60.0
@@ -197,57 +164,5 @@ class RecMaster:
         With mode abort, the searches at hand end now.
         """
         if mode == "abort":
-            for request_id in self._dispatcher.in_flight_ids():
-                self.cancel(request_id)
-        self._client.send(Pause(mode))
-
-    def resume(self) -> None:
-        """Let the engine go on; does not wait."""
-        self._client.send(Resume())
-
-    @property
-    def stats(self) -> EngineStats:
-        """Gauges and counters as of the engine's latest batch."""
-        return self._dispatcher.stats
-
-    @property
-    def num_in_flight(self) -> int:
-        """Searches that were submitted and have not ended."""
-        return self._dispatcher.num_in_flight
-
-    def health(self) -> str | None:
-        """Return None while requests are served, else why not."""
-        if self._dispatcher.failure is not None:
-            return self._dispatcher.failure.message
-        if self._is_draining:
-            return "The engine is about to stop."
-        return self._dispatcher.pulse.complaint(self.config.service.step_timeout)
-
-    def on_engine_failure(self, callback: Callable[[str], None]) -> None:
-        """Call `callback` with the reason, on the dispatcher's thread, once the engine side has ended by an error."""
-        with self._lock:
-            self._failure_callbacks.append(callback)
-
-    def drain(self, timeout_s: float) -> bool:
-        """Take no new searches and wait for the running ones; False if some still run after `timeout_s`."""
-        self._is_draining = True
-        return self._dispatcher.wait_until_idle(timeout_s)
-
-    def close(self) -> None:
-        """Cancel what runs, end the engine side and the dispatcher. Calling it again does nothing."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-        self._is_draining = True
-        for request_id in self._dispatcher.in_flight_ids():
-            self.cancel(request_id)
-        self._client.close(CLOSE_TIMEOUT_S)
-        self._dispatcher.close()
-
-    def _on_failure(self, failure: EngineFailed) -> None:
-        logger.error("%s", failure.message)
-        with self._lock:
-            callbacks = list(self._failure_callbacks)
-        for callback in callbacks:
-            callback(failure.message)
+            self._dispatcher.cancel_all()
+        super().pause(mode)
