@@ -108,7 +108,7 @@ class Bench:
         self.worker.execute(self.step(1, 1, 1))
         torch.cuda.synchronize()
         self.startup_s = time.perf_counter() - start
-        for layer in self.worker._model.decoder_layers():  # type: ignore[attr-defined]
+        for layer in self.worker._model.decoder_layers():
             for cache in layer.self_attn.kv_cache:
                 cache.normal_()
 
@@ -151,7 +151,7 @@ class Bench:
     def weight_bytes(self, num_sequences: int) -> float:
         """What a decode step reads of the weights; of experts those that somebody is expected to choose."""
         total = 0.0
-        for name, parameter in self.worker._model.named_parameters():  # type: ignore[attr-defined]
+        for name, parameter in self.worker._model.named_parameters():
             is_expert = ".mlp." in name and parameter.shape[0] > 100_000
             if name != "embed_tokens.weight" or self.args.has_tied_embeddings:
                 total += parameter.nbytes * (self.share_of_experts(num_sequences) if is_expert else 1.0)

@@ -59,7 +59,7 @@ def best_ms(clock: Callable[[], float], times: int, step: Callable[[int], object
 def load(files: ModelFiles, weight_format: str) -> LlamaDecoder:
     """Return the decoder with room for 32 sequences."""
     args = load_model_args(files)
-    decoder = LlamaDecoder(decoder_shape(args), rotary_table(args, 1024), weight_format)  # type: ignore[arg-type]
+    decoder = LlamaDecoder(decoder_shape(args), rotary_table(args, 1024), weight_format)
     for tensor in raw_weights(files, args):
         decoder.set_weight(tensor.name, tensor.raw, tensor.kind, tensor.shape, permuted_heads=tensor.permuted_heads)
     decoder.finish()
@@ -105,7 +105,7 @@ def read_rate(clock: Callable[[], float]) -> float:
 
 def measure(decoder: LlamaDecoder, clock: Callable[[], float]) -> str:
     """Return a row of the table without its name."""
-    one, eight, many = (best_ms(clock, 25, lambda i, n=n: decode(decoder, n, i)) for n in (1, 8, 32))  # type: ignore[misc]
+    one, eight, many = (best_ms(clock, 25, lambda i, n=n: decode(decoder, n, i)) for n in (1, 8, 32))
     prompt = best_ms(clock, 3, lambda _: prefill(decoder))
     size = decoder.num_weight_bytes / 1e6
     return f"{size:6.0f}{one:10.2f}{1e3 / one:8.0f}{size / one:7.1f}{eight:9.2f}{many:9.2f}{prompt:12.0f}"

@@ -88,7 +88,7 @@ async def one_request(soak: Soak, body: dict[str, Any], draw: random.Random) -> 
 async def leave_early(target: Target, body: dict[str, Any], num_events: int) -> None:
     """Close the connection after a few events."""
     stream = events(target, "/v1/completions", orjson.dumps(body | {"stream": True}))
-    async with contextlib.aclosing(stream):  # type: ignore[type-var]
+    async with contextlib.aclosing(stream):
         async for _ in stream:
             num_events -= 1
             if num_events == 0:

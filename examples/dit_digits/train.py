@@ -102,7 +102,7 @@ def train_transformer(
         average.update_parameters(transformer)
         if step % 200 == 0:
             print(f"transformer step {step}: loss {loss.item():.4f}", flush=True)
-    return average.module.eval().requires_grad_(False)  # type: ignore[return-value]
+    return average.module.eval().requires_grad_(False)
 
 
 def save(folder: Path, autoencoder: AutoencoderKL, transformer: DiTTransformer2DModel) -> None:

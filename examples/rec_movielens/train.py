@@ -90,7 +90,14 @@ def _num_steps(data: Split) -> int:
     return -(-2 * len(data.train) // BATCH)
 
 
-def _train_epoch(model, data, optimiser, schedule, random, device) -> float:  # noqa: ANN001
+def _train_epoch(
+    model: Qwen3ForCausalLM,
+    data: Split,
+    optimiser: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    random: np.random.Generator,
+    device: str,
+) -> float:
     """Two windows of every history, at random places; returns the mean loss."""
     model.train()
     losses = []
@@ -99,9 +106,8 @@ def _train_epoch(model, data, optimiser, schedule, random, device) -> float:  # 
         rows = torch.from_numpy(np.stack([_window(data, user, random) for user in users[begin : begin + BATCH]])).to(
             device
         )
-        noise = (
-            torch.rand(rows.shape, device=device) < 0.1
-        )  # tokens that are read wrongly, so that none is learnt by heart
+        # Some tokens are read wrongly, so that no history is learnt by heart.
+        noise = torch.rand(rows.shape, device=device) < 0.1
         inputs = torch.where(noise, torch.randint_like(rows, 1, VOCAB_SIZE), rows.clamp(min=0))
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             logits = model(input_ids=inputs[:, :-1]).logits
@@ -128,7 +134,7 @@ def _window(data: Split, user: int, random: np.random.Generator) -> np.ndarray:
 
 
 @torch.no_grad()
-def _validation_score(model, data, device) -> float:  # noqa: ANN001
+def _validation_score(model: Qwen3ForCausalLM, data: Split, device: str) -> float:
     """Mean log-probability of the validation films, the negative loss that matters; higher is better."""
     model.eval()
     scores = []

@@ -127,7 +127,9 @@ def test_a_careful_server_visits_nobody_private(site: Callable[..., Site], monke
 
 
 @pytest.mark.usefixtures("first_is_public")
-def test_b82_a_redirect_to_a_private_address_is_refused(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_b82_a_redirect_to_a_private_address_is_refused(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
     private = site(content(b"secret"), "127.0.0.2")
     public = site(redirect(f"http://127.0.0.2:{private.port}/"))
     allow_port(monkeypatch, public.port)
