@@ -20,6 +20,7 @@ from support.tiny_checkpoints import _root, randomise
 SPECIAL_TOKENS = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
     *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"),
+    *("<|begin_of_image|>", "<|end_of_image|>", "<|begin_of_video|>", "<|end_of_video|>", "<|image|>", "<|video|>"),
 )
 FIRST_SPECIAL = 256
 IDS = {text: FIRST_SPECIAL + index for index, text in enumerate(SPECIAL_TOKENS)}
@@ -32,6 +33,9 @@ CHAT_TEMPLATE = (
     "{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+GLM_CHAT_TEMPLATE = (
+    CHAT_TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", "<|begin_of_image|><|image|><|end_of_image|>")
+).replace("<|vision_start|><|video_pad|><|vision_end|>", "<|begin_of_video|><|video|><|end_of_video|>")
 TEXT = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
@@ -104,6 +108,50 @@ CONFIGS: dict[str, dict[str, Any]] = {
         **TOKENS,
     },
 }
+GLM_VISION = {
+    "depth": 3,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_heads": 2,
+    "out_hidden_size": 64,
+    "image_size": 56,
+}
+GLM_TOKENS = {
+    "image_token_id": IDS["<|image|>"],
+    "video_token_id": IDS["<|video|>"],
+    "image_start_token_id": IDS["<|begin_of_image|>"],
+    "image_end_token_id": IDS["<|end_of_image|>"],
+    "video_start_token_id": IDS["<|begin_of_video|>"],
+    "video_end_token_id": IDS["<|end_of_video|>"],
+}
+GLM_ROTARY = {
+    "rope_type": "default",
+    "rope_theta": 10000.0,
+    "mrope_section": [1, 1, 2],
+    "partial_rotary_factor": 0.5,
+}
+CONFIGS["glm4v"] = {
+    "text_config": {**TEXT, "rope_parameters": GLM_ROTARY},
+    "vision_config": GLM_VISION,
+    **GLM_TOKENS,
+}
+CONFIGS["glm46v"] = CONFIGS["glm4v"]
+CONFIGS["glm4v_moe"] = {
+    "text_config": {
+        **TEXT,
+        "rope_parameters": GLM_ROTARY,
+        "head_dim": 16,
+        "moe_intermediate_size": 24,
+        "n_routed_experts": 8,
+        "num_experts_per_tok": 2,
+        "n_shared_experts": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.5,
+    },
+    "vision_config": GLM_VISION,
+    **GLM_TOKENS,
+}
 TILES = [[56, 56], [56, 112], [112, 56], [112, 112], [56, 168], [168, 56]]
 CONFIGS["llava_onevision"] = {
     "text_config": {
@@ -126,6 +174,9 @@ CONFIGS["llava_onevision"] = {
     "vision_aspect_ratio": "anyres_max_2",
 }
 CLASSES = {
+    "glm4v": "Glm4vForConditionalGeneration",
+    "glm46v": "Glm46VForConditionalGeneration",
+    "glm4v_moe": "Glm4vMoeForConditionalGeneration",
     "llava_onevision": "LlavaOnevisionForConditionalGeneration",
     "qwen2_vl": "Qwen2VLForConditionalGeneration",
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
@@ -156,6 +207,17 @@ QWEN3_VIDEOS = {
     "video_processor_type": "Qwen3VLVideoProcessor",
     "size": {"shortest_edge": 32 * 32 * 4, "longest_edge": 32 * 32 * 96},
 }
+GLM_IMAGES = {
+    **QWEN2_IMAGES,
+    "image_processor_type": "Glm4vImageProcessor",
+    "size": {"shortest_edge": 28 * 28 * 8, "longest_edge": 28 * 28 * 128},
+}
+GLM_VIDEOS = {
+    **QWEN2_IMAGES,
+    "video_processor_type": "Glm4vVideoProcessor",
+    "size": {"shortest_edge": 28 * 28 * 8, "longest_edge": 28 * 28 * 64},
+}
+GLM46_VIDEOS = {**GLM_VIDEOS, "video_processor_type": "Glm46VVideoProcessor"}
 LLAVA_IMAGES = {
     "image_processor_type": "LlavaOnevisionImageProcessor",
     "size": {"height": 56, "width": 56},
@@ -164,6 +226,9 @@ LLAVA_IMAGES = {
     "image_std": [0.5, 0.5, 0.5],
 }
 PREPROCESSORS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "glm4v": (GLM_IMAGES, GLM_VIDEOS),
+    "glm46v": (GLM_IMAGES, GLM46_VIDEOS),
+    "glm4v_moe": (GLM_IMAGES, GLM_VIDEOS),
     "llava_onevision": (LLAVA_IMAGES, LLAVA_IMAGES),
     "qwen2_vl": (QWEN2_IMAGES, QWEN2_VIDEOS),
     "qwen2_5_vl": (QWEN2_IMAGES, QWEN2_VIDEOS),
@@ -190,12 +255,12 @@ def write_vision_checkpoint(
     model = getattr(transformers, CLASSES[model_type])(transformers.AutoConfig.for_model(model_type, **config))
     randomise(model.to(torch.float32), 0)
     model.save_pretrained(folder)
-    _write_tokenizer(folder)
+    _write_tokenizer(folder, GLM_CHAT_TEMPLATE if model_type.startswith("glm") else CHAT_TEMPLATE)
     for name, settings in zip(("preprocessor", "video_preprocessor"), preprocessors, strict=True):
         (folder / f"{name}_config.json").write_text(json.dumps(settings))
 
 
-def _write_tokenizer(folder: Path) -> None:
+def _write_tokenizer(folder: Path, chat_template: str = CHAT_TEMPLATE) -> None:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -208,7 +273,7 @@ def _write_tokenizer(folder: Path) -> None:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|endoftext|>",
         "eos_token": "<|im_end|>",
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": chat_template,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2))
 
@@ -230,6 +295,7 @@ class Reference:
 
         self.model_type = model_type
         self.folder = tiny_vision_checkpoint(model_type)
+        self.image_id = (GLM_TOKENS if model_type.startswith("glm") else TOKENS)["image_token_id"]
         self.model = getattr(transformers, CLASSES[model_type]).from_pretrained(self.folder, dtype=torch.float32)
         self.model.eval()
         self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
@@ -241,13 +307,11 @@ class Reference:
         result: dict[str, torch.Tensor] = {}
         if images:
             result = dict(self.image_processor(images=[images], return_tensors="pt"))
-            pieces = text.split("<|image_pad|>")
-            counts = self.num_tokens(result)
-            text = pieces[0] + "".join(
-                "<|image_pad|>" * count + piece for count, piece in zip(counts, pieces[1:], strict=True)
-            )
+            mark = self.tokenizer.convert_ids_to_tokens(self.image_id)
+            pieces, counts = text.split(mark), self.num_tokens(result)
+            text = pieces[0] + "".join(mark * count + piece for count, piece in zip(counts, pieces[1:], strict=True))
         ids = self.tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids
-        types = (ids == TOKENS["image_token_id"]).long() + 2 * (ids == TOKENS["video_token_id"]).long()
+        types = (ids == self.image_id).long()
         inputs = {"input_ids": ids, **result}
         return inputs if self.model_type == "llava_onevision" else {**inputs, "mm_token_type_ids": types.int()}
 

@@ -48,36 +48,44 @@ def clips() -> dict[str, bytes]:
     }
 
 
+PROCESSORS = {
+    "qwen2_vl": ("qwen2_vl.Qwen2VLProcessor", "qwen2_vl.Qwen2VLVideoProcessor"),
+    "qwen2_5_vl": ("qwen2_5_vl.Qwen2_5_VLProcessor", "qwen2_vl.Qwen2VLVideoProcessor"),
+    "qwen3_vl": ("qwen3_vl.Qwen3VLProcessor", "qwen3_vl.Qwen3VLVideoProcessor"),
+    "glm4v": ("glm4v.Glm4vProcessor", "glm4v.Glm4vVideoProcessor"),
+    "glm46v": ("glm46v.Glm46VProcessor", "glm46v.Glm46VVideoProcessor"),
+    "llava_onevision": ("llava_onevision.LlavaOnevisionProcessor", "llava_onevision.LlavaOnevisionVideoProcessor"),
+}
+"""Model type -> transformers' processor and video processor."""
+OWN_RATES = {"llava_onevision": 1, "glm46v": None}
+"""Frames a second that are asked for where it is not 2; None leaves it to the processor."""
+
+
 def reference_video(folder: Path, content: bytes, text: str) -> dict[str, Any]:
     """Return what transformers' processors, which need torchvision, make of a prompt with one video mark."""
+    import transformers.models
     from transformers import AutoImageProcessor, AutoTokenizer
-    from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
-    from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
-    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
-    from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
-    from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
     from transformers.video_utils import VideoMetadata
 
-    kinds = {
-        "qwen2_vl": (Qwen2VLProcessor, Qwen2VLVideoProcessor),
-        "qwen2_5_vl": (Qwen2_5_VLProcessor, Qwen2VLVideoProcessor),
-        "qwen3_vl": (Qwen3VLProcessor, Qwen3VLVideoProcessor),
-    }
     model_type = json.loads((folder / "config.json").read_text())["model_type"]
-    processor_class, video_class = kinds[model_type]
+    processor_class, video_class = (_find(transformers.models, path) for path in PROCESSORS[model_type])
     settings = json.loads((folder / "video_preprocessor_config.json").read_text())
     names = ("size", "patch_size", "temporal_patch_size", "merge_size", "image_mean", "image_std")
-    videos = video_class(**{name: settings[name] for name in names if name in settings}, cap_pixels_per_frame=False)
+    options: dict[str, Any] = {"cap_pixels_per_frame": False} if model_type.startswith("qwen") else {}
+    videos = video_class(**{name: settings[name] for name in names if name in settings}, **options)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     processor = processor_class(AutoImageProcessor.from_pretrained(folder), tokenizer, videos)
+    if model_type == "llava_onevision":
+        processor.num_image_tokens, processor.video_token = 16, "<|video_pad|>"
     frames, fps = decoded(content)
     metadata = VideoMetadata(
         len(frames), fps=fps, width=frames.shape[2], height=frames.shape[1], duration=len(frames) / fps
     )
-    result = processor(
-        text=[text],
-        videos=[frames],
-        return_tensors="pt",
-        videos_kwargs={"video_metadata": [metadata], "do_sample_frames": True, "fps": 2, "return_metadata": True},
-    )
-    return dict(result)
+    rate = OWN_RATES.get(model_type, 2)
+    asked = {"video_metadata": [metadata], "do_sample_frames": True, "fps": rate, "return_metadata": True}
+    return dict(processor(text=[text], videos=[frames], return_tensors="pt", videos_kwargs=asked))
+
+
+def _find(package: Any, path: str) -> Any:
+    module, _, name = path.partition(".")
+    return getattr(getattr(package, module), name)

@@ -9,7 +9,7 @@ from typing import Any
 import PIL.Image
 import torch
 
-from support.tiny_vision import TOKENS, Reference, picture
+from support.tiny_vision import GLM_TOKENS, TOKENS, Reference, picture
 
 NUM_TOKENS = 32
 
@@ -83,7 +83,8 @@ def answer(model_type: str, case: VisionCase) -> Answer:
     ref = reference(model_type)
     inputs = ref.inputs(case.messages(with_pictures=False), case.pictures)
     token_ids = ref.greedy(inputs, NUM_TOKENS)
-    end = next((at for at, token_id in enumerate(token_ids) if token_id in TOKENS.values()), len(token_ids))
+    marks = {*TOKENS.values(), *GLM_TOKENS.values()}
+    end = next((at for at, token_id in enumerate(token_ids) if token_id in marks), len(token_ids))
     more = torch.tensor([token_ids[:end]], dtype=torch.int64)
     whole = {**inputs, "input_ids": torch.cat((inputs["input_ids"], more), 1)}
     if "mm_token_type_ids" in inputs:

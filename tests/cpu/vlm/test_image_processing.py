@@ -39,7 +39,7 @@ def processor_of(model_type: str) -> tuple[MediaProcessor, MediaEncoder]:
     return processor, encoder
 
 
-@pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen3_vl"])
+@pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen3_vl", "glm4v"])
 def test_pixels_grids_and_token_counts_are_transformers(model_type: str) -> None:
     processor, encoder = processor_of(model_type)
     ref, settings = reference(model_type), processor.image  # type: ignore[attr-defined]

@@ -32,11 +32,16 @@ from xllm_runtime.processors.normalisations import load_normalisations
 from xllm_runtime.processors.video_file import VideoFile
 from xllm_runtime.worker.media_encoder import MediaEncoder
 
-MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "glm46v", "llava_onevision")
 CLIPS = clips()
 RECORD = Path(__file__).with_name("video_record.json")
 TEXT = "a<|vision_start|><|video_pad|><|vision_end|>b"
+GLM_TEXT = "a<|begin_of_video|><|video|><|end_of_video|>b"
 HAS_TORCHVISION = importlib.util.find_spec("torchvision") is not None
+
+
+def text_of(model_type: str) -> str:
+    return GLM_TEXT if model_type.startswith("glm") else TEXT
 
 
 @cache
@@ -56,24 +61,33 @@ class Processed:
         tokenizer, processor, encoder = loaded(model_type)
         with VideoFile(content, 10**6, "part") as video:
             medium = processor.process_video(video, "part")
-        before, after = [tokenizer.encode(text, add_special_tokens=False) for text in TEXT.split("<|video_pad|>")]
-        self.token_ids = [*before, *medium.expansion, *after]
+        prompt = tokenizer.encode(text_of(model_type), add_special_tokens=False)
+        at = next(at for at, token_id in enumerate(prompt) if processor.marks.get(token_id) == "video")
+        self.token_ids = [*prompt[:at], *medium.expansion, *prompt[at + 1 :]]
         self.grid = medium.item.grid
         self.time_step = medium.time_step
         settings = processor.video
         frames = encoder.frames(medium.item)
-        self.patches = patchify(frames, settings.patch_size, settings.temporal_patch_size, settings.merge_size)
+        self.video_id = processor.targets["video"]
+        self.has_grid = model_type != "llava_onevision"
+        if self.has_grid:
+            self.patches = patchify(frames, settings.patch_size, settings.temporal_patch_size, settings.merge_size)
+        else:
+            self.patches = frames[None]
 
-    def inputs(self) -> dict[str, torch.Tensor]:
-        """Return the inputs of transformers' model."""
-        ids = torch.tensor([self.token_ids])
-        video_id = 263
-        return {
-            "input_ids": ids,
-            "mm_token_type_ids": 2 * (ids == video_id).int(),
-            "pixel_values_videos": self.patches,
-            "video_grid_thw": torch.tensor([self.grid]),
-        }
+    def inputs(self, token_ids: list[int]) -> dict[str, torch.Tensor]:
+        """Return the inputs of transformers' model for a prompt with the clip."""
+        ids = torch.tensor([token_ids])
+        inputs = {"input_ids": ids, "pixel_values_videos": self.patches}
+        if not self.has_grid:
+            return inputs
+        types = 2 * (ids == self.video_id).int()
+        return {**inputs, "mm_token_type_ids": types, "video_grid_thw": torch.tensor([self.grid])}
+
+    @property
+    def means(self) -> torch.Tensor:
+        """Return the mean of each patch, or of each row of pixels."""
+        return self.patches.mean(1) if self.has_grid else self.patches.mean((2, 4)).flatten()
 
 
 @cache
@@ -88,17 +102,19 @@ def test_frames_tokens_and_pixels_are_transformers(model_type: str, name: str) -
     found = Processed(model_type, CLIPS[name])
     expected = record()[f"{model_type}, {name}"]
     assert found.token_ids == expected["input_ids"]
-    assert list(found.grid) == expected["grid"]
+    if "grid" in expected:
+        assert list(found.grid) == expected["grid"]
     if "seconds" in expected:
         assert found.time_step == pytest.approx(2 * expected["seconds"])
-    torch.testing.assert_close(found.patches.mean(1), torch.tensor(expected["means"]), atol=0.02, rtol=0)
+    torch.testing.assert_close(found.means, torch.tensor(expected["means"]), atol=0.02, rtol=0)
 
 
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.skipif(not HAS_TORCHVISION, reason="transformers' video processors need torchvision")
 @pytest.mark.parametrize("model_type", MODELS)
 @pytest.mark.parametrize("name", CLIPS)
 def test_every_pixel_is_transformers(model_type: str, name: str) -> None:
-    expected = reference_video(reference(model_type).folder, CLIPS[name], TEXT)
+    expected = reference_video(reference(model_type).folder, CLIPS[name], text_of(model_type))
     found = Processed(model_type, CLIPS[name])
     assert found.token_ids == expected["input_ids"][0].tolist()
     torch.testing.assert_close(found.patches, expected["pixel_values_videos"], atol=1e-5, rtol=1e-5)
@@ -114,19 +130,17 @@ def test_answers_about_videos_have_transformers_tokens(model_type: str) -> None:
         ) as llm:
             for name in ("mp4", "webm"):
                 found = Processed(model_type, CLIPS[name])
-                inputs = found.inputs()
-                if model_type == "qwen2_5_vl":
-                    inputs["second_per_grid_ts"] = torch.tensor([found.time_step / 2])
                 prepared = llm.master.prepare_media_completion(  # type: ignore[attr-defined]
-                    TEXT, [{"type": "video", "video": CLIPS[name]}], params
+                    text_of(model_type), [{"type": "video", "video": CLIPS[name]}], params
                 )
                 assert prepared.prompt_token_ids == found.token_ids
                 messages = [{"role": "user", "content": [{"type": "video", "video": CLIPS[name]}]}]
                 output = llm.chat(messages, params)[0]
                 assert output.error is None
                 prompt = llm.master.prepare_chat(ChatInput(messages=messages), params).prompt_token_ids
-                inputs["input_ids"] = torch.tensor([prompt])
-                inputs["mm_token_type_ids"] = 2 * (inputs["input_ids"] == 263).int()
+                inputs = found.inputs(prompt)
+                if model_type == "qwen2_5_vl":
+                    inputs["second_per_grid_ts"] = torch.tensor([found.time_step / 2])
                 assert output.outputs[0].token_ids == ref.greedy(inputs, 32), name
 
 
@@ -167,12 +181,15 @@ def main() -> None:
     entries = {}
     for model_type in MODELS:
         for name, content in CLIPS.items():
-            found = reference_video(reference(model_type).folder, content, TEXT)
+            found = reference_video(reference(model_type).folder, content, text_of(model_type))
+            pixels = found["pixel_values_videos"]
+            means = pixels.mean(1) if "video_grid_thw" in found else pixels.mean((2, 4)).flatten()
             entry = {
                 "input_ids": found["input_ids"][0].tolist(),
-                "grid": found["video_grid_thw"][0].tolist(),
-                "means": [round(mean, 4) for mean in found["pixel_values_videos"].mean(1).tolist()],
+                "means": [round(mean, 4) for mean in means.tolist()],
             }
+            if "video_grid_thw" in found:
+                entry["grid"] = found["video_grid_thw"][0].tolist()
             if "second_per_grid_ts" in found:
                 entry["seconds"] = float(found["second_per_grid_ts"][0])
             entries[f"{model_type}, {name}"] = entry

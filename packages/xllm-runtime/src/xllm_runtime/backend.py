@@ -13,6 +13,9 @@ ServedBackend = Literal["llm", "vlm", "dit", "rec"]
 
 VLM_ARCHITECTURES: frozenset[str] = frozenset(
     {
+        "Glm46VForConditionalGeneration",
+        "Glm4vForConditionalGeneration",
+        "Glm4vMoeForConditionalGeneration",
         "LlavaOnevisionForConditionalGeneration",
         "Qwen2VLForConditionalGeneration",
         "Qwen2_5_VLForConditionalGeneration",

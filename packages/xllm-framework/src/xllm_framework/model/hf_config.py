@@ -26,7 +26,10 @@ _BARE_LAYERS = {
     "Qwen3Model": "Qwen3ForCausalLM",
 }
 """Classes of layers without a head, and those that compute them."""
-_QKV_BIAS_ALWAYS = ("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text")
+_QKV_BIAS_ALWAYS = (
+    *("qwen2", "qwen2_moe", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
+    *("glm4v", "glm4v_text", "glm46v", "glm4v_moe", "glm4v_moe_text"),
+)
 _QK_NORM_ALWAYS = (
     *("qwen3", "qwen3_moe", "qwen3_vl", "qwen3_vl_text"),
     *("qwen3_vl_moe", "qwen3_vl_moe_text"),

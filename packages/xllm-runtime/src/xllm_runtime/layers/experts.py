@@ -35,7 +35,9 @@ class ExpertSizes:
         """Take them from config.json, old or as transformers 5 writes it; raises `ModelLoadError` naming a field that is missing."""
         try:
             return cls(
-                num_experts=int(config.get("num_local_experts") or config["num_experts"]),
+                num_experts=int(
+                    config.get("num_local_experts") or config.get("n_routed_experts") or config["num_experts"]
+                ),
                 top_k=int(config["num_experts_per_tok"]),
                 hidden_size=hidden_size,
                 intermediate_size=int(config["moe_intermediate_size"]),
@@ -110,13 +112,28 @@ class TorchExperts:
     def forward(self, x: torch.Tensor, logits: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
         """See `ExpertOperations.forward`; sums in float32."""
         weights, experts = choose_experts(logits, self._sizes.top_k, renormalises=self._sizes.renormalises)
-        total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-        for expert in sorted(set(experts.flatten().tolist())):
-            tokens, ranks = (experts == expert).nonzero(as_tuple=True)
-            gated = self._operations.silu_and_mul(F.linear(x[tokens], gate_up[expert]))
-            output = F.linear(gated, down[expert]).float()
-            total.index_add_(0, tokens, output * weights[tokens, ranks].unsqueeze(1))
-        return total.to(x.dtype)
+        return mixed_experts(x, weights, experts, (gate_up, down), self._operations)
+
+
+def mixed_experts(
+    x: torch.Tensor,
+    weights: torch.Tensor,
+    experts: torch.Tensor,
+    stacks: tuple[torch.Tensor, torch.Tensor],
+    operations: Operations,
+) -> torch.Tensor:
+    """Return [T, H]: `x` [T, H] through the `experts` [T, K] of each token, summed by `weights` [T, K] in float32.
+
+    `stacks`: (gate_up [E, 2 I, H], gate first; down [E, H, I]).
+    """
+    gate_up, down = stacks
+    total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for expert in sorted(set(experts.flatten().tolist())):
+        tokens, ranks = (experts == expert).nonzero(as_tuple=True)
+        gated = operations.silu_and_mul(F.linear(x[tokens], gate_up[expert]))
+        output = F.linear(gated, down[expert]).float()
+        total.index_add_(0, tokens, output * weights[tokens, ranks].unsqueeze(1))
+    return total.to(x.dtype)
 
 
 class CUDAExperts:

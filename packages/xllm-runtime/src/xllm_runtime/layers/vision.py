@@ -79,10 +79,12 @@ class PatchEmbedding(nn.Module):
 class VisionAttention(nn.Module):
     """Attention of each patch to all patches of its segment, with rotary positions in two axes."""
 
-    def __init__(self, size: int, num_heads: int, dtype: torch.dtype, operations: Operations) -> None:
+    def __init__(
+        self, size: int, num_heads: int, dtype: torch.dtype, operations: Operations, *, has_bias: bool = True
+    ) -> None:
         super().__init__()
-        self.qkv = Linear(size, [("qkv", 3 * size)], has_bias=True, dtype=dtype)
-        self.proj = Linear(size, [("proj", size)], has_bias=True, dtype=dtype)
+        self.qkv = Linear(size, [("qkv", 3 * size)], has_bias=has_bias, dtype=dtype)
+        self.proj = Linear(size, [("proj", size)], has_bias=has_bias, dtype=dtype)
         self._num_heads, self._head_dim = num_heads, size // num_heads
         self._operations = operations
 
@@ -124,11 +126,20 @@ def attend_segments(
 class VisionMLP(nn.Module):
     """second(activation(first(x))), or second(activation(gate(x)) * up(x)) where `names` has three parts."""
 
-    def __init__(self, size: int, inner: int, names: Sequence[str], activation: Activation, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        size: int,
+        inner: int,
+        names: Sequence[str],
+        activation: Activation,
+        dtype: torch.dtype,
+        *,
+        has_bias: bool = True,
+    ) -> None:
         super().__init__()
         *first, last = names
-        self.first = Linear(size, [(name, inner) for name in first], has_bias=True, dtype=dtype)
-        self.second = Linear(inner, [(last, size)], has_bias=True, dtype=dtype)
+        self.first = Linear(size, [(name, inner) for name in first], has_bias=has_bias, dtype=dtype)
+        self.second = Linear(inner, [(last, size)], has_bias=has_bias, dtype=dtype)
         self._activation, self._is_gated = activation, len(first) == 2
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -32,6 +32,9 @@ MODELS = {
     ),
     "Qwen3VLForConditionalGeneration": "xllm_runtime.models.vlm.qwen_vl:Qwen3VLForConditionalGeneration",
     "Qwen3VLMoeForConditionalGeneration": "xllm_runtime.models.vlm.qwen3_vl_moe:Qwen3VLMoeForConditionalGeneration",
+    "Glm4vForConditionalGeneration": "xllm_runtime.models.vlm.glm4v:Glm4vForConditionalGeneration",
+    "Glm46VForConditionalGeneration": "xllm_runtime.models.vlm.glm4v:Glm4vForConditionalGeneration",
+    "Glm4vMoeForConditionalGeneration": "xllm_runtime.models.vlm.glm4v:Glm4vMoeForConditionalGeneration",
     "Qwen3MoeForCausalLM": "xllm_runtime.models.llm.qwen3_moe:Qwen3MoeForCausalLM",
     **dict.fromkeys(
         (

@@ -1,10 +1,13 @@
-"""How LLaVA-OneVision takes images: one alone as a whole and in tiles of any resolution, several as one tile each.
+"""How LLaVA-OneVision takes images and videos: one image alone as a whole and in tiles of any resolution, several as one tile
+each, and every frame of a video as one tile with a quarter of its embeddings.
 
-Knows nothing of towers. Source: the model's own processor, as transformers has it.
+Knows nothing of towers. Source: the model's own processor, as transformers has it; LLaVA-OneVision (Li et al., 2024) for the
+number of frames.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,14 +22,15 @@ from xllm_framework.multimodal.anyres import best_resolution, fitted_size, num_f
 from xllm_framework.multimodal.media_item import hash_media
 from xllm_framework.tokenizer import Tokenizer
 from xllm_runtime.processors.media_processor import ProcessedMedia, Video
-from xllm_runtime.processors.resize import Pixels, resize_image
-from xllm_runtime.processors.settings import Defaults, load_image_settings
+from xllm_runtime.processors.resize import Pixels, resize_frame, resize_image
+from xllm_runtime.processors.settings import Defaults, load_image_settings, load_video_settings
 
 HALF = (0.5, 0.5, 0.5)
+DEFAULT_FPS, MAX_FRAMES = 1.0, 32
 
 
 class LlavaOnevisionProcessor:
-    """`MediaProcessor` of the family, for images.
+    """`MediaProcessor` of the family.
 
     Raises:
         ModelLoadError: config.json lacks the image token or the list of resolutions.
@@ -35,7 +39,9 @@ class LlavaOnevisionProcessor:
     sees_other_images = True
 
     def __init__(self, config: MultimodalConfig, files: ModelFiles, args: ModelArgs, tokenizer: Tokenizer) -> None:
+        self._config = config
         self.image = load_image_settings(files, Defaults(1, 1, mean=HALF, std=HALF))
+        self.video = load_video_settings(files, Defaults(1, 1, mean=HALF, std=HALF))
         raw = args.raw
         fields = ConfigFields(raw.get("vision_config") or {}, "vision_config in config.json")
         self._tile = fields.integer("image_size", default=384)
@@ -45,11 +51,10 @@ class LlavaOnevisionProcessor:
             raise ModelLoadError("config.json has no image_grid_pinpoints, a list of heights and widths.")
         self._resolutions: list[list[int]] = resolutions
         self._max_tiles = int(str(raw.get("vision_aspect_ratio", "anyres_max_9")).removeprefix("anyres_max_"))
-        token_id = raw.get("image_token_index", raw.get("image_token_id"))
-        if not isinstance(token_id, int) or not 0 <= token_id < args.vocab_size:
-            raise ModelLoadError(f"image_token_index in config.json is {token_id!r}, not a token id of the model.")
-        self.targets = {"image": token_id}
-        self.marks = {token_id: "image"}
+        self.targets = {"image": _token_id(args, "image")}
+        if "video_token_index" in raw or "video_token_id" in raw:
+            self.targets["video"] = _token_id(args, "video")
+        self.marks = {token_id: kind for kind, token_id in self.targets.items()}
 
     def process_image(self, image: PIL.Image.Image, place: str, num_images: int = 1) -> ProcessedMedia:
         """See `MediaProcessor.process_image`."""
@@ -68,12 +73,25 @@ class LlavaOnevisionProcessor:
         return ProcessedMedia(item, [self.targets["image"]] * count)
 
     def process_video(self, video: Video, place: str) -> ProcessedMedia:
-        """Refuse: see the module."""
-        raise InvalidRequest(f"{place} is a video; of this model family images alone are served.", "messages")
+        """See `MediaProcessor.process_video`; refuses videos where config.json names no token for them."""
+        if "video" not in self.targets:
+            raise InvalidRequest(f"{place} is a video; this model takes images alone.", "messages")
+        shape = video.shape(self._choose_frames)
+        pixels = np.stack([resize_frame(frame, self._tile, self._tile) for frame in video.frames(shape)])
+        count = len(pixels) * math.ceil(self._side / 2) ** 2 + 1
+        grid, content = (len(pixels), 1, 1), pixels.tobytes()
+        item = MediaItem("video", hash_media("video", grid, content), grid, pixels.shape, content)
+        return ProcessedMedia(item, [self.targets["video"]] * count)
 
     def place(self, num_tokens: int, items: list[MediaItem], time_steps: Sequence[float]) -> PromptMedia:
         """See `MediaProcessor.place`; positions are indices."""
         return PromptMedia(items)
+
+    def _choose_frames(self, num_frames: int, fps: float) -> list[int]:
+        """Take so many frames a second, evenly from the first on."""
+        rate = self._config.video_fps or float(self.video.raw.get("fps") or DEFAULT_FPS)
+        count = min(int(num_frames / fps * rate), MAX_FRAMES, self._config.max_video_frames, num_frames)
+        return [int(index) for index in np.arange(max(count, 1)) * (num_frames / max(count, 1))]
 
     def _squared(self, image: PIL.Image.Image) -> PIL.Image.Image:
         """Pad a picture to a square, with the colour that normalising makes black of."""
@@ -95,3 +113,11 @@ class LlavaOnevisionProcessor:
             for row in range(0, resolution[0], tile)
             for column in range(0, resolution[1], tile)
         ]
+
+
+def _token_id(args: ModelArgs, kind: str) -> int:
+    """Return the token id of a kind of media; raises `ModelLoadError` where config.json gives none."""
+    token_id = args.raw.get(f"{kind}_token_index", args.raw.get(f"{kind}_token_id"))
+    if not isinstance(token_id, int) or not 0 <= token_id < args.vocab_size:
+        raise ModelLoadError(f"{kind}_token_index in config.json is {token_id!r}, not a token id of the model.")
+    return token_id

@@ -27,6 +27,10 @@ PROCESSORS = {
     "Qwen2_5_VLForConditionalGeneration": "xllm_runtime.processors.qwen_vl:QwenVLProcessor",
     "Qwen3VLForConditionalGeneration": "xllm_runtime.processors.qwen3_vl:Qwen3VLProcessor",
     "Qwen3VLMoeForConditionalGeneration": "xllm_runtime.processors.qwen3_vl:Qwen3VLProcessor",
+    **dict.fromkeys(
+        ("Glm4vForConditionalGeneration", "Glm46VForConditionalGeneration", "Glm4vMoeForConditionalGeneration"),
+        "xllm_runtime.processors.glm4v:Glm4vProcessor",
+    ),
     "LlavaOnevisionForConditionalGeneration": "xllm_runtime.processors.llava_onevision:LlavaOnevisionProcessor",
 }
 """Architecture -> "module:Class", made by `Class(config, files, args, tokenizer)`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import ClassVar, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -189,6 +189,8 @@ class HasWeights(Protocol):
 class LlamaForCausalLM(nn.Module):
     """`CausalLM` of the family; see `models.interface`. `attention_backend` and `operations` are for tests and trials."""
 
+    layer_class: ClassVar[type[LlamaDecoderLayer]] = LlamaDecoderLayer
+
     def __init__(
         self,
         args: ModelArgs,
@@ -206,7 +208,7 @@ class LlamaForCausalLM(nn.Module):
         self.rotary = rotary_class(args, chosen)
         blueprint = Blueprint(args, dtype, chosen, self.rotary, attention_backend, operations)
         self.layers = nn.ModuleList(
-            LlamaDecoderLayer(blueprint, layer, self.feed_forward(blueprint, layer)) for layer in range(args.num_layers)
+            self.layer_class(blueprint, layer, self.feed_forward(blueprint, layer)) for layer in range(args.num_layers)
         )
         self.norm = blueprint.norm(args.hidden_size)
         self.lm_head = None if args.has_tied_embeddings else Embedding(args.vocab_size, args.hidden_size, dtype)

@@ -76,6 +76,12 @@ def _reasons_against(model: LlamaForCausalLM, block_size: int) -> list[str]:
         reasons.append("its feed-forward network has biases")
     if args.sliding_window and args.sliding_window_layers:
         reasons.append("some of its layers have sliding windows")
+    if any(type(layer) is not LlamaDecoderLayer for layer in model.decoder_layers()):
+        reasons.append("its layers are not Llama's")
+    elif any(type(layer.mlp) not in (LlamaMLP, SparseMLP) for layer in model.decoder_layers()):
+        reasons.append("its feed-forward networks are not Llama's or Qwen3-MoE's")
+    if args.partial_rotary_factor != 1.0:
+        reasons.append("only parts of its heads are rotated")
     reason = why_no_decode_attention(args.num_heads, args.num_kv_heads, args.head_dim, block_size)
     if reason is not None:
         reasons.append(reason)

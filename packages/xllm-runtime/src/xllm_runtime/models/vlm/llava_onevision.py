@@ -1,12 +1,14 @@
 """LLaVA-OneVision: a SigLIP tower over tiles of any resolution, two layers between, and a Qwen2 decoder.
 
 The embeddings of a picture are those of the whole, then those of its tiles put together, without what stands for padding and
-with a row end behind each row. A picture among several in a conversation is one tile. Knows nothing of when the tower runs.
+with a row end behind each row. A picture among several in a conversation is one tile; so is each frame of a video, whose
+features are shrunk to a quarter. Knows nothing of when the tower runs.
 Source: LLaVA-OneVision (Li et al., 2024).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -86,11 +88,14 @@ class LlavaOnevisionForConditionalGeneration(nn.Module):
         self.language.bind_kv_cache(caches)
 
     def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
-        """See `VisionLanguageModel.encode`; an item's grid is (tiles, height, width), the picture's size before resizing."""
+        """See `VisionLanguageModel.encode`; a picture's grid is (tiles, height, width), its size before resizing."""
         tiles = [frames(item) for item in items]
         features = self.linear_2(F.gelu(self.linear_1(self.vision_tower(torch.cat(tiles)))))
         parts = torch.split(features, [len(item) for item in tiles])
-        return [self._packed(part, item.grid[1:]) for part, item in zip(parts, items, strict=True)]
+        return [
+            self._shrunk(part) if item.kind == "video" else self._packed(part, item.grid[1:])
+            for part, item in zip(parts, items, strict=True)
+        ]
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """See `VisionLanguageModel.embed`."""
@@ -133,6 +138,13 @@ class LlavaOnevisionForConditionalGeneration(nn.Module):
             whole = F.interpolate(whole[None], shape, mode="bilinear")[0]
         ends = newline[:, None, None].expand(-1, whole.shape[1], 1)
         return torch.cat((tiles[0], torch.cat((whole, ends), -1).flatten(1).T))
+
+    def _shrunk(self, frames: torch.Tensor) -> torch.Tensor:
+        """Make [E, hidden] of the features of a video's frames [N, side^2, hidden]."""
+        side, half = self._vision.side, math.ceil(self._vision.side / 2)
+        pictures = frames.transpose(1, 2).reshape(len(frames), -1, side, side)
+        shrunk = F.interpolate(pictures, (half, half), mode="bilinear")
+        return torch.cat((shrunk.flatten(2).transpose(1, 2).flatten(0, 1), self.image_newline[None]))
 
     def _targets(self) -> WeightTargets:
         yield from self.vision_tower.weight_targets("vision_tower.vision_model")

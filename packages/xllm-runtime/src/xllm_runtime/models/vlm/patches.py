@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 
 Grid = tuple[int, int, int]
 """Patches in time, height and width."""
@@ -98,6 +99,21 @@ def learned_positions(table: torch.Tensor, grids: Sequence[Grid], merge_size: in
         rows = table[torch.from_numpy(indices).to(table.device)]
         part = (rows * torch.from_numpy(factors).to(table.device)[:, :, None]).sum(1)
         parts.append(part.to(table.dtype).repeat(grid[0], 1))
+    return torch.cat(parts)
+
+
+def sampled_positions(table: torch.Tensor, grids: Sequence[Grid], merge_size: int, side: int) -> torch.Tensor:
+    """Return [P, size]: `table` [side^2, size] stretched bicubically over each grid, edge to edge, as GLM's towers do."""
+    picture = table.float().view(1, side, side, -1).permute(0, 3, 1, 2)
+    parts = []
+    for grid in grids:
+        axes = zip(coordinates(grid, merge_size), grid[1:], strict=True)
+        rows, columns = ((axis.astype(np.float32) + 0.5) / np.float32(size) * 2 - 1 for axis, size in axes)
+        points = torch.from_numpy(np.stack((columns, rows), -1)).to(table.device)
+        sampled = F.grid_sample(
+            picture, points[None, :, None], mode="bicubic", padding_mode="border", align_corners=False
+        )
+        parts.append(sampled[0, :, :, 0].T.to(table.dtype).repeat(grid[0], 1))
     return torch.cat(parts)
 
 

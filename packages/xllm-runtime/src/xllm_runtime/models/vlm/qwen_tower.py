@@ -30,8 +30,6 @@ from xllm_runtime.models.vlm.patches import (
 )
 from xllm_runtime.models.vlm.vision_args import VisionArgs
 
-NORM_EPS = 1e-6
-
 
 @dataclass(frozen=True, slots=True)
 class TowerStyle:
@@ -41,6 +39,8 @@ class TowerStyle:
     mlp_names: tuple[str, ...]
     merger_names: tuple[str, str, str]
     has_patch_bias: bool
+    has_block_bias: bool = True
+    """Whether the linear layers of blocks have biases."""
 
 
 QWEN2_STYLE = TowerStyle(False, ("fc1", "fc2"), ("ln_q", "mlp.0", "mlp.2"), False)
@@ -53,11 +53,12 @@ class QwenVisionBlock(nn.Module):
 
     def __init__(self, args: VisionArgs, style: TowerStyle, dtype: torch.dtype, operations: Operations) -> None:
         super().__init__()
-        self.norm1 = _norm(args.hidden_size, style, dtype, operations)
-        self.norm2 = _norm(args.hidden_size, style, dtype, operations)
-        self.attn = VisionAttention(args.hidden_size, args.num_heads, dtype, operations)
+        size, has_bias = args.hidden_size, style.has_block_bias
+        self.norm1 = _norm(args, size, style, dtype, operations)
+        self.norm2 = _norm(args, size, style, dtype, operations)
+        self.attn = VisionAttention(size, args.num_heads, dtype, operations, has_bias=has_bias)
         activation = ACTIVATIONS[args.activation]
-        self.mlp = VisionMLP(args.hidden_size, args.intermediate_size, style.mlp_names, activation, dtype)
+        self.mlp = VisionMLP(size, args.intermediate_size, style.mlp_names, activation, dtype, has_bias=has_bias)
 
     def forward(self, x: torch.Tensor, lengths: Sequence[int], rotary_table: torch.Tensor) -> torch.Tensor:
         """[P, size] -> [P, size]."""
@@ -150,13 +151,17 @@ class QwenVisionTower(nn.Module):
         self, style: TowerStyle, dtype: torch.dtype, operations: Operations, *, is_norm_last: bool
     ) -> PatchMerger:
         args = self._args
-        norm = _norm(args.hidden_size * (args.merge_unit if is_norm_last else 1), style, dtype, operations)
+        norm = _norm(args, args.hidden_size * (args.merge_unit if is_norm_last else 1), style, dtype, operations)
         sizes = (args.hidden_size, args.merge_unit, args.out_size)
         return PatchMerger(norm, sizes, style.merger_names, dtype, is_norm_last=is_norm_last)
 
 
-def _norm(size: int, style: TowerStyle, dtype: torch.dtype, operations: Operations) -> LayerNorm | RMSNorm:
-    return RMSNorm(size, NORM_EPS, dtype, operations) if style.has_rms_norm else LayerNorm(size, NORM_EPS, dtype)
+def _norm(
+    args: VisionArgs, size: int, style: TowerStyle, dtype: torch.dtype, operations: Operations
+) -> LayerNorm | RMSNorm:
+    return (
+        RMSNorm(size, args.norm_eps, dtype, operations) if style.has_rms_norm else LayerNorm(size, args.norm_eps, dtype)
+    )
 
 
 def _rows_of(units: np.ndarray, unit: int, device: torch.device) -> torch.Tensor:

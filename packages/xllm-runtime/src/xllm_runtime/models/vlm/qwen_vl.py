@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
 from torch import nn
@@ -17,17 +17,32 @@ from xllm_framework.model import ModelArgs
 from xllm_framework.multimodal import MediaItem
 from xllm_runtime.attention import AttentionMetadata
 from xllm_runtime.layers.multimodal_rotary import MultimodalRotaryEmbedding
-from xllm_runtime.layers.parameter import fill_targets
+from xllm_runtime.layers.parameter import WeightTargets, fill_targets
 from xllm_runtime.layers.vision import ACTIVATIONS
 from xllm_runtime.models.interface import KVCacheShape
 from xllm_runtime.models.llama_settings import explain_llama
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
 from xllm_runtime.models.vlm.interface import Additions, Frames
+from xllm_runtime.models.vlm.patches import Grid
 from xllm_runtime.models.vlm.qwen_tower import QWEN2_5_STYLE, QWEN2_STYLE, QWEN3_STYLE, QwenVisionTower, TowerStyle
 from xllm_runtime.models.vlm.vision_args import qwen_vision_args
 
 _PREFIXES = (("model.language_model.", "model."), ("model.visual.", "visual."))
 """Newer checkpoints' names -> the ones that the parts know."""
+
+
+class VisionTower(Protocol):
+    """What `QwenVisionTower` and its like offer; all are modules."""
+
+    @property
+    def num_levels(self) -> int:
+        """See `VisionLanguageModel.num_levels`."""
+
+    def __call__(self, frames: Sequence[torch.Tensor], grids: Sequence[Grid]) -> list[torch.Tensor]:
+        """Encode items, each float32 [frames, 3, H, W]: one [embeddings, num_levels * out_size] an item."""
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield the tensors under `prefix`."""
 
 
 class QwenVLForConditionalGeneration(nn.Module):
@@ -39,7 +54,7 @@ class QwenVLForConditionalGeneration(nn.Module):
     def __init__(self, args: ModelArgs, dtype: torch.dtype) -> None:
         super().__init__()
         self.args = args
-        self.visual = QwenVisionTower(qwen_vision_args(args), self.style, dtype)
+        self.visual = self.build_tower(args, dtype)
         self.language = self.language_class(self.language_args(args), dtype, rotary_class=MultimodalRotaryEmbedding)
 
     @classmethod
@@ -48,6 +63,10 @@ class QwenVLForConditionalGeneration(nn.Module):
         activation = qwen_vision_args(args).activation
         reasons = [] if activation in ACTIVATIONS else [f"the tower's activation {activation!r} is unknown"]
         return reasons + explain_llama(args)
+
+    def build_tower(self, args: ModelArgs, dtype: torch.dtype) -> VisionTower:
+        """Return the tower of a model of these arguments, without its weights."""
+        return QwenVisionTower(qwen_vision_args(args), self.style, dtype)
 
     @classmethod
     def language_args(cls, args: ModelArgs) -> ModelArgs:
@@ -74,8 +93,7 @@ class QwenVLForConditionalGeneration(nn.Module):
 
     def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
         """See `VisionLanguageModel.encode`."""
-        encoded: list[torch.Tensor] = self.visual([frames(item) for item in items], [item.grid for item in items])
-        return encoded
+        return self.visual([frames(item) for item in items], [item.grid for item in items])
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """See `VisionLanguageModel.embed`."""

@@ -33,6 +33,9 @@ class VisionArgs:
     deepstack_blocks: tuple[int, ...] = ()
     """Blocks whose patches are also merged and added to early layers of the language model."""
     rope_theta: float = 10000.0
+    norm_eps: float = 1e-6
+    merger_size: int = 0
+    """Inner size of the merger where it is a gated network; 0 where it is not."""
 
     @property
     def head_dim(self) -> int:
@@ -75,4 +78,27 @@ def qwen_vision_args(args: ModelArgs) -> VisionArgs:
         num_positions=config.integer("num_position_embeddings", default=1) if "num_position_embeddings" in raw else 0,
         deepstack_blocks=tuple(config.token_ids("deepstack_visual_indexes")),
         rope_theta=rope.number("rope_theta", default=10000.0),
+    )
+
+
+def glm_vision_args(args: ModelArgs) -> VisionArgs:
+    """Return the tower's arguments of a GLM-4V model, any generation; raises as `qwen_vision_args` does."""
+    config = ConfigFields(args.raw.get("vision_config") or {}, "vision_config in config.json")
+    rope = ConfigFields(config.mapping("rope_parameters"), "rope_parameters of vision_config in config.json")
+    patch_size = config.integer("patch_size", default=14)
+    out_size = config.integer("out_hidden_size", default=args.hidden_size)
+    return VisionArgs(
+        depth=config.integer("depth", default=24),
+        hidden_size=config.integer("hidden_size", default=1536),
+        intermediate_size=out_size,
+        num_heads=config.integer("num_heads", default=12),
+        out_size=out_size,
+        patch_size=patch_size,
+        temporal_patch_size=config.integer("temporal_patch_size", default=2),
+        merge_size=config.integer("spatial_merge_size", default=2),
+        activation=config.text("hidden_act", default="silu"),
+        num_positions=(config.integer("image_size", default=336) // patch_size) ** 2,
+        rope_theta=rope.number("rope_theta", default=10000.0),
+        norm_eps=config.number("rms_norm_eps", default=1e-5),
+        merger_size=config.integer("intermediate_size", default=13696),
     )
