@@ -1,10 +1,12 @@
-// The C side of capi.py: times requests of one token, and streams, and prints one line of microseconds each.
+// The C side of capi.py: times requests of one token, and streams, and prints one line of microseconds each; and a third
+// line, when each token of the streams has arrived, in microseconds of the monotonic clock.
 //
 //     capi_latency MODEL OPTIONS_JSON SHORT_PROMPT LONG_PROMPT NUM_REQUESTS NUM_STREAMS NUM_TOKENS
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include <xllm/xllm.h>
 
@@ -21,8 +23,9 @@ double microseconds_since(Clock::time_point start) {
     std::exit(1);
 }
 
-int count_tokens(const xllm_event *event, void *count) {
-    *static_cast<std::size_t *>(count) += event->num_token_ids;
+// The monotonic clock of Python's time.monotonic().
+int note_arrival(const xllm_event *event, void *arrivals) {
+    if (event->num_token_ids > 0) static_cast<std::vector<Clock::time_point> *>(arrivals)->push_back(Clock::now());
     return 0;
 }
 
@@ -35,17 +38,18 @@ double time_request(xllm_engine *engine, const char *prompt, const xllm_request_
     return taken;
 }
 
-double time_stream(xllm_engine *engine, const char *prompt, const xllm_request_options &options) {
-    std::size_t num_tokens = 0;
+double time_stream(xllm_engine *engine, const char *prompt, const xllm_request_options &options,
+                   std::vector<Clock::time_point> &arrivals) {
     xllm_request *request = nullptr;
     xllm_response *response = nullptr;
     const Clock::time_point start = Clock::now();
-    if (xllm_complete_start(engine, prompt, &options, count_tokens, &num_tokens, &request) != XLLM_OK) fail();
+    if (xllm_complete_start(engine, prompt, &options, note_arrival, &arrivals, &request) != XLLM_OK) fail();
     if (xllm_request_wait(request, 0, &response) != XLLM_OK) fail();
     const double taken = microseconds_since(start);
+    const int num_tokens = response->num_output_tokens;
     xllm_response_free(response);
     xllm_request_destroy(request);
-    return taken / static_cast<double>(num_tokens);
+    return taken / num_tokens;
 }
 
 }  // namespace
@@ -68,7 +72,14 @@ int main(int argc, char **argv) {
         for (int i = std::atoi(argv[5]); i > 0; --i) std::printf("%.2f ", time_request(engine, argv[3], options));
         std::printf("\n");
         options.max_tokens = std::atoi(argv[7]);
-        for (int i = std::atoi(argv[6]); i > 0; --i) std::printf("%.3f ", time_stream(engine, argv[4], options));
+        std::vector<Clock::time_point> arrivals;
+        for (int i = std::atoi(argv[6]); i > 0; --i) {
+            std::printf("%.3f ", time_stream(engine, argv[4], options, arrivals));
+        }
+        std::printf("\n");
+        for (const Clock::time_point arrival : arrivals) {
+            std::printf("%.1f ", std::chrono::duration<double, std::micro>(arrival.time_since_epoch()).count());
+        }
         std::printf("\n");
     }
     xllm_engine_destroy(engine);

@@ -22,7 +22,7 @@ from xllm_framework.request.messages import (
     WireLogprob,
 )
 from xllm_framework.tokenizer import load_tokenizer
-from xllm_runtime.master.dispatcher import RequestOutputDispatcher
+from xllm_runtime.master.dispatcher import MAX_DIRECT_DELTAS, RequestOutputDispatcher
 from xllm_runtime.master.prepared_request import PreparedRequest
 
 EOS_ID = token_id(EOS)
@@ -321,3 +321,30 @@ def test_timings(tokenizer):
     timings = front.outputs["a"][-1].timings
     assert (timings.arrival_s, timings.first_scheduled_s) == (1.0, 5.0)
     assert (timings.first_token_s, timings.last_token_s, timings.finished_s) == (10.0, 12.0, 13.0)
+
+
+def test_small_steps_are_handled_on_the_calling_thread_and_in_order(tokenizer):
+    front = Front(tokenizer)
+    called: list[tuple[int, bool]] = []
+    may_go_on = threading.Event()
+
+    def on_output(output: RequestOutput) -> None:
+        token_ids = output.outputs[0].token_ids
+        called.append((token_ids[0], threading.current_thread() is threading.main_thread()))
+        if token_ids[0] == 2:
+            may_go_on.wait(10)
+
+    front.add("a", on_output, max_tokens=9)
+    for other in range(MAX_DIRECT_DELTAS):
+        front.add(f"other {other}")
+    others = [SequenceDelta(f"other {other}", 0, [1]) for other in range(MAX_DIRECT_DELTAS)]
+    stats = EngineStats()
+    front.dispatcher.receive(StepOutputs([SequenceDelta("a", 0, [1])], stats))
+    assert called == [(1, True)]
+    front.dispatcher.receive(StepOutputs([SequenceDelta("a", 0, [2]), *others], stats))
+    front.dispatcher.receive(StepOutputs([SequenceDelta("a", 0, [3])], stats))  # waits behind the large step
+    may_go_on.set()
+    front.dispatcher.receive(StepOutputs([SequenceDelta("a", 0, [4], "length")], stats))
+    front.end()
+    assert [token_id for token_id, _ in called] == [1, 2, 3, 4]
+    assert [is_here for _, is_here in called[:3]] == [True, False, False]

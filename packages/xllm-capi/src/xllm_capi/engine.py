@@ -38,9 +38,13 @@ _PR_SET_PDEATHSIG = 1
 
 def create_master(config: XLLMConfig) -> LLMMaster:
     """Load the model in this process; raises XLLMError."""
+    from xllm_runtime.master import LLMMaster
     from xllm_runtime.master import create_master as create
 
-    return create(config, engine_process=False)
+    master = create(config, engine_process=False)
+    if isinstance(master, LLMMaster):  # a recommender is none
+        master.call_back_from_steps()  # a session's callbacks never wait
+    return master
 
 
 def main(argv: Sequence[str] | None = None, create: CreateMaster = create_master) -> NoReturn:

@@ -1,9 +1,10 @@
 """Serves one host over one connection: its requests in, their outputs back. Knows nothing of how the model was loaded.
 
 Two threads a session. The reader takes messages, prepares requests and submits them; only texts long enough to delay other
-messages go to a pool. Outputs of a few requests are sent by the master's dispatcher thread itself, without waiting: a
-token has one thread less to cross. Those of many requests, and of a host that reads slowly, go through a queue to the
-writer, which sends everything of one wake-up in one message and delays nobody by waiting.
+messages go to a pool. Outputs of a few requests are sent by the thread that brings them, without waiting: a token has one
+thread less to cross, and where a step brings few, the thread that brings them is the one that has computed them. Those of
+many requests, and of a host that reads slowly, go through a queue to the writer, which sends everything of one wake-up in
+one message and delays nobody by waiting.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ class Session:
         self._load_tools = cache(partial(load_tool_chats, master))
         self._outgoing: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._num_queued = 0
-        """Outputs put into the queue; changed by the dispatcher thread alone."""
+        """Outputs put into the queue; changed inside `_on_output` alone."""
         self._num_written = 0
         """Outputs that the writer has sent; changed by the writer alone."""
         self._writer = threading.Thread(target=self._write, name="xllm-capi-writer", daemon=True)
@@ -179,7 +180,7 @@ class Session:
                 self._master.cancel(in_flight.prepared.request_id)
 
     def _on_output(self, request_id: int, readers: AnswerReaders | None, output: RequestOutput) -> None:
-        """Take news from the master's dispatcher thread."""
+        """Take news, from one thread at a time; never wait, for the thread may be the one that computes steps."""
         if output.finished:
             self._in_flight.pop(request_id, None)
         # Behind what is queued already: a request's outputs stay in order.

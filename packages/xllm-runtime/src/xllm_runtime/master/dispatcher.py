@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from xllm_framework.errors import EngineDead, InvalidRequest, RequestFailed, ShuttingDown
 from xllm_framework.request import FinishReason, RequestOutput, RequestTimings, SequenceOutput, TokenLogprob
@@ -26,13 +27,23 @@ logger = logging.getLogger(__name__)
 OnOutput = Callable[[RequestOutput], None]
 
 
+MAX_DIRECT_DELTAS = 4
+"""Sequences of a step up to which the thread that computes steps may call the callbacks itself: some 30 us each."""
+
+
 class _Cancelled(str):
     """In the dispatcher's queue: the id of a request that its caller gave up."""
 
     __slots__ = ()
 
 
-DispatcherEvent = FromEngine | _Cancelled | None
+class _Received(NamedTuple):
+    """In the dispatcher's queue: what came by `receive`."""
+
+    event: FromEngine
+
+
+DispatcherEvent = FromEngine | _Cancelled | _Received | None
 """What the dispatcher's queue holds; None ends its thread."""
 
 
@@ -127,7 +138,7 @@ class _InFlight:
 
 
 class RequestOutputDispatcher:
-    """Owns the requests in flight, and a thread that calls their callbacks, except during `take`.
+    """Owns the requests in flight, and a thread that calls their callbacks, except during `take` and `receive`.
 
     Args:
         events: where the engine side's messages arrive, in order, unless `take` gets them.
@@ -156,6 +167,10 @@ class RequestOutputDispatcher:
         """Held while an event is handled."""
         self._turn_of = 0
         """The thread that holds it, or 0."""
+        self._num_received = 0
+        """Messages that `receive` has left to the thread."""
+        self._num_done = 0
+        """Those of them that the thread has handled."""
         self._thread = threading.Thread(target=self._run, name="xllm-dispatcher", daemon=True)
         self.failure: EngineFailed | None = None
         """Why nothing more will come, once that is so."""
@@ -183,6 +198,18 @@ class RequestOutputDispatcher:
                 logger.exception("Dispatching an output failed.")
             finally:
                 self._turn_of = 0
+
+    def receive(self, event: FromEngine) -> None:
+        """Handle a small step's outputs on the calling thread, and leave the rest to the dispatcher's own, in order.
+
+        The calling thread must be the only one that brings any message. Callbacks must not wait.
+        """
+        is_small = isinstance(event, StepOutputs) and len(event.deltas) <= MAX_DIRECT_DELTAS
+        if is_small and self._num_done == self._num_received:
+            self.take(event)
+            return
+        self._num_received += 1
+        self._events.put(_Received(event))
 
     def add(self, prepared: PreparedRequest, on_output: OnOutput) -> None:
         """Register a request before it is sent.
@@ -231,7 +258,11 @@ class RequestOutputDispatcher:
 
     def _run(self) -> None:
         while (event := self._events.get()) is not None:
-            self.take(event)
+            if isinstance(event, _Received):
+                self.take(event.event)
+                self._num_done += 1
+            else:
+                self.take(event)
 
     def _handle(self, event: FromEngine | _Cancelled) -> None:
         if isinstance(event, StepOutputs):

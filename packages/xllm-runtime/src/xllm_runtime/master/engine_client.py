@@ -29,6 +29,9 @@ class EngineClient(Protocol):
     def redirect(self, on_message: OnMessage) -> None:
         """Say that `on_message` may be called in place of the first one, wherever that saves a thread's turn."""
 
+    def redirect_steps(self, on_message: OnMessage) -> None:
+        """Say that `on_message` may be called instead even on the thread that computes steps; then it must be quick."""
+
     def close(self, timeout_s: float) -> None:
         """End the engine side after the step in flight, or after `timeout_s` by force where that is possible."""
 

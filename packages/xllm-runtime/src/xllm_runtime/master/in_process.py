@@ -8,7 +8,7 @@ import threading
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead
 from xllm_framework.model.source import ModelFiles
-from xllm_framework.request.messages import EngineFailed, Shutdown, ToEngine
+from xllm_framework.request.messages import EngineFailed, FromEngine, Shutdown, ToEngine
 from xllm_runtime.master.constrained_requests import LoopMessage
 from xllm_runtime.master.engine_client import OnMessage
 
@@ -35,11 +35,19 @@ class InProcessClient:
     def redirect(self, on_message: OnMessage) -> None:
         """Change nothing: messages come on the thread that computes steps, which is not to do the front side's work."""
 
+    def redirect_steps(self, on_message: OnMessage) -> None:
+        """Call `on_message` from now on, on the thread that computes steps."""
+        self._on_message = on_message
+
     def close(self, timeout_s: float) -> None:
         """End the thread; one that does not end within `timeout_s` is left behind."""
         self._files.put(None)
         self._inbox.put(Shutdown())
-        self._thread.join(timeout_s)
+        if self._thread is not threading.current_thread():  # which a callback may be on
+            self._thread.join(timeout_s)
+
+    def _emit(self, message: FromEngine) -> None:
+        self._on_message(message)
 
     def _run(self) -> None:
         try:
@@ -47,7 +55,7 @@ class InProcessClient:
 
             files = self._files.get()
             if files is not None:
-                run_engine_side(self._config, files, self._inbox, self._on_message)
+                run_engine_side(self._config, files, self._inbox, self._emit)
         except BaseException as error:  # even a SystemExit of a plug-in must not leave the front side waiting
             self._on_message(
                 EngineFailed(f"The engine's thread has ended: {type(error).__name__}: {error}", EngineDead.kind)

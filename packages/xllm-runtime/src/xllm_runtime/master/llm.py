@@ -146,6 +146,14 @@ class LLMMaster(FrontSide):
         self._dispatcher.add(prepared, on_output)
         self._client.send(prepared.message)
 
+    def call_back_from_steps(self) -> None:
+        """Let callbacks run on the thread that computes steps, where a step brings few sequences something.
+
+        Their tokens come sooner: no thread must be woken, or wait for the interpreter's lock, which the next step takes.
+        Only for callbacks that never wait. Changes nothing where the engine runs in a process of its own.
+        """
+        self._client.redirect_steps(self._dispatcher.receive)
+
     def start_profile(self) -> None:
         """Let the engine record what it does; does not wait: `stats.profile` counts these calls and says what became of them."""
         self._client.send(StartProfile())

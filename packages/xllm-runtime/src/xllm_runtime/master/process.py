@@ -72,6 +72,9 @@ class ProcessClient:
         """Call `on_message` from now on, on the receiving thread, which has nothing else to do."""
         self._on_message = on_message
 
+    def redirect_steps(self, on_message: OnMessage) -> None:
+        """Change nothing: the receiving thread computes no steps."""
+
     def close(self, timeout_s: float) -> None:
         """Let the process end after its step, or kill it after `timeout_s`; then wait for it."""
         self._is_closing = True
