@@ -10,7 +10,7 @@ import torch
 from xllm_framework.config import ModelConfig
 from xllm_framework.model import ModelArgs, ModelFiles, load_model_args
 from xllm_runtime.models import select_model
-from xllm_runtime.models.interface import CausalLM
+from xllm_runtime.models.interface import CausalLM, KeepsQuantised
 from xllm_runtime.weights import load_weights
 
 
@@ -24,5 +24,6 @@ def load_tiny(folder: Path, model_impl: str = "auto", args: ModelArgs | None = N
     files = model_files(folder)
     args = args or load_model_args(files)
     model = select_model(args, ModelConfig(model_impl=model_impl)).build(args, torch.float32, **options)
-    model.load_weights(load_weights(files, args, torch.float32))
+    kept = model.kept_layers() if isinstance(model, KeepsQuantised) else frozenset()
+    model.load_weights(load_weights(files, args, torch.float32, kept=kept))
     return model

@@ -24,8 +24,12 @@ class Linear(nn.Module):
         super().__init__()
         self.names = [name for name, _ in parts]
         self.rows = [rows for _, rows in parts]
-        self.weight = nn.Parameter(torch.empty(sum(self.rows), in_features, dtype=dtype), requires_grad=False)
+        self.weight = nn.Parameter(self._new_weight(in_features, dtype), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(sum(self.rows), dtype=dtype), requires_grad=False) if has_bias else None
+
+    def _new_weight(self, in_features: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return the memory of `weight`; layers that store it otherwise return an empty matrix."""
+        return torch.empty(sum(self.rows), in_features, dtype=dtype)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in_features] -> [T, sum of rows]."""

@@ -9,11 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
 
 from xllm_framework.errors import ModelLoadError
+
+
+class WeightSlot(Protocol):
+    """What takes the tensors of a checkpoint for one parameter."""
+
+    def lacks(self, part: int) -> bool:
+        """Whether part `part` waits for a tensor."""
+
+    def take(self, part: int, name: str, tensor: torch.Tensor) -> None:
+        """Fill part `part` with `tensor`, called `name` in the checkpoint; raises `ModelLoadError` for a wrong shape."""
 
 
 class ParameterSlot:
@@ -23,7 +34,11 @@ class ParameterSlot:
         self._parameter: nn.Parameter = getattr(module, attribute)
         self._rows = list(rows)
         self._waiting: dict[int, torch.Tensor] = {}
-        self._num_taken = 0
+        self._taken: set[int] = set()
+
+    def lacks(self, part: int) -> bool:
+        """See `WeightSlot.lacks`."""
+        return part not in self._taken
 
     def take(self, part: int, name: str, tensor: torch.Tensor) -> None:
         """Fill part `part` with `tensor`, called `name` in the checkpoint; raises `ModelLoadError` for a wrong shape."""
@@ -37,8 +52,8 @@ class ParameterSlot:
             self._waiting[part] = tensor
         else:
             self._copy(part, tensor)
-        self._num_taken += 1
-        if self._num_taken == len(self._rows):
+        self._taken.add(part)
+        if len(self._taken) == len(self._rows):
             self._settle()
 
     def _settle(self) -> None:
@@ -59,7 +74,7 @@ class ParameterSlot:
 class WeightTarget:
     """Where one tensor of a checkpoint goes: part `part` of `slot`."""
 
-    slot: ParameterSlot
+    slot: WeightSlot
     part: int = 0
 
 
@@ -89,7 +104,7 @@ def fill_targets(
     """Give every tensor of `weights` to its target, one at a time.
 
     Raises `ModelLoadError` for a tensor that no target wants and `is_ignored` does not know (computing without it would
-    be wrong without notice), for one that comes twice, and for targets that got none.
+    be wrong without notice), for one that comes twice, and for targets that got none although their slot lacks that part.
     """
     wanted = dict(targets)
     filled: set[str] = set()
@@ -104,7 +119,7 @@ def fill_targets(
             raise ModelLoadError(
                 f"tensor {name!r} of the checkpoint is unknown to this implementation; try --model-impl transformers"
             )
-    missing = [name for name in wanted if name not in filled]
+    missing = [name for name, target in wanted.items() if name not in filled and target.slot.lacks(target.part)]
     if missing:
         others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise ModelLoadError(f"the checkpoint has no tensor {missing[0]!r}{others}")

@@ -48,3 +48,11 @@ class CausalLM(Protocol):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take the tensors of a checkpoint under their Hugging Face names; raises `ModelLoadError` for a missing one."""
+
+
+@runtime_checkable
+class KeepsQuantised(Protocol):
+    """A `CausalLM` some of whose layers compute with matrices as the checkpoint stores them."""
+
+    def kept_layers(self) -> frozenset[str]:
+        """Return these layers by their names in a checkpoint, without what follows the last dot of their tensors' names."""

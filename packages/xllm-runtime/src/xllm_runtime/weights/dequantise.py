@@ -1,20 +1,20 @@
 """Turns a quantised checkpoint into plain matrices while it is read, so that every model can load it. Knows nothing of models.
 
+Layers that compute with quantised matrices get the pieces as they are.
+
 A matrix is [rows, columns]; its pieces may come in any order, and are dropped once it is made. Computes in float32, rounds once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import torch
 
 from xllm_framework.errors import ModelLoadError
+from xllm_runtime.weights.grouped_numbers import FORMS, Pieces, grouped_numbers
 from xllm_runtime.weights.quantisation import QuantisationScheme
 
-Pieces = dict[str, torch.Tensor]
-AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Column of eight that nibble i of a word holds."""
 OPTIONAL_PIECES = frozenset({"g_idx"})
 DROPPED_PIECES = frozenset({"input_scale", "weight_zero_point", "k_scale", "v_scale"})
 """For inputs that are quantised with fixed scales, of symmetric weights, and of a quantised cache: not needed here."""
@@ -22,9 +22,12 @@ QUANTISED_DTYPES = (torch.float8_e4m3fn, torch.int8)
 
 
 def dequantised(
-    weights: Iterable[tuple[str, torch.Tensor]], scheme: QuantisationScheme, dtype: torch.dtype
+    weights: Iterable[tuple[str, torch.Tensor]],
+    scheme: QuantisationScheme,
+    dtype: torch.dtype,
+    kept: Container[str] = (),
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield `weights` with every quantised matrix as `<layer>.weight` in `dtype`.
+    """Yield `weights` with every quantised matrix as `<layer>.weight` in `dtype`, but those of `kept` layers as their pieces.
 
     Raises `ModelLoadError` naming a layer whose pieces are incomplete or do not fit.
     """
@@ -41,17 +44,28 @@ def dequantised(
         pieces[piece] = tensor
         is_ordered = scheme.form == "gptq" and "g_idx" not in pieces
         if required <= pieces.keys() and not is_ordered:
-            yield f"{layer}.weight", _matrix(layer, waiting.pop(layer), scheme, dtype)
+            yield from _made(layer, waiting.pop(layer), scheme, dtype, is_kept=layer in kept)
     for layer, pieces in waiting.items():  # gptq without g_idx, or something is missing
         missing = sorted(required - pieces.keys())
         if missing:
             raise ModelLoadError(f"layer {layer!r} of the checkpoint has no tensor {missing[0]!r}")
+        yield from _made(layer, pieces, scheme, dtype, is_kept=layer in kept)
+
+
+def _made(
+    layer: str, pieces: Pieces, scheme: QuantisationScheme, dtype: torch.dtype, *, is_kept: bool
+) -> Iterator[tuple[str, torch.Tensor]]:
+    if is_kept:
+        for piece in sorted(pieces, key=lambda piece: piece not in OPTIONAL_PIECES):
+            yield f"{layer}.{piece}", pieces[piece]
+    else:
         yield f"{layer}.weight", _matrix(layer, pieces, scheme, dtype)
 
 
 def _matrix(layer: str, pieces: Pieces, scheme: QuantisationScheme, dtype: torch.dtype) -> torch.Tensor:
     try:
-        return _FORMS[scheme.form](pieces, scheme).to(dtype)
+        plain = _scaled(pieces, scheme) if scheme.form not in FORMS else grouped_numbers(pieces, scheme).plain()
+        return plain.to(dtype)
     except (RuntimeError, IndexError) as error:
         shapes = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in pieces.items())
         raise ModelLoadError(f"the tensors of layer {layer!r} do not fit each other: {shapes}") from error
@@ -68,43 +82,3 @@ def _scaled(pieces: Pieces, scheme: QuantisationScheme) -> torch.Tensor:
     if scale.numel() == 1:
         return weight * scale.flatten()
     return weight * scale.view(weight.shape[0], 1)
-
-
-def _packed(pieces: Pieces, scheme: QuantisationScheme) -> torch.Tensor:
-    """4-bit integers around 8, eight columns a word."""
-    rows, columns = (int(size) for size in pieces["weight_shape"].tolist())
-    values = (unpack_words(pieces["weight_packed"], 4).flatten(1)[:, :columns] - 8).float()
-    scales = pieces["weight_scale"].float().view(rows, -1)
-    return values * scales.repeat_interleave(scheme.group_size or columns, 1)[:, :columns]
-
-
-def _awq(pieces: Pieces, scheme: QuantisationScheme) -> torch.Tensor:
-    order = torch.tensor(AWQ_ORDER).argsort()
-    values, zeros = (unpack_words(pieces[name], 4)[..., order].flatten(1) for name in ("qweight", "qzeros"))
-    groups = torch.arange(len(values)) // (scheme.group_size or len(values))
-    return ((values - zeros[groups]).float() * pieces["scales"].float()[groups]).t().contiguous()
-
-
-def _gptq(pieces: Pieces, scheme: QuantisationScheme) -> torch.Tensor:
-    values = unpack_words(pieces["qweight"], scheme.bits).transpose(1, 2).flatten(0, 1)  # [columns, rows]
-    zeros = unpack_words(pieces["qzeros"], scheme.bits).flatten(1) + scheme.zero_offset
-    groups = pieces.get("g_idx")
-    if groups is None:
-        groups = torch.arange(len(values)) // (scheme.group_size or len(values))
-    groups = groups.long()
-    return ((values - zeros[groups]).float() * pieces["scales"].float()[groups]).t().contiguous()
-
-
-def unpack_words(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """int32 [..., N] -> int32 [..., N, 32 / bits]: the unsigned fields of every word, the lowest first."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    return (words.unsqueeze(-1) >> shifts) & ((1 << bits) - 1)
-
-
-_FORMS: dict[str, Callable[[Pieces, QuantisationScheme], torch.Tensor]] = {
-    "float8": _scaled,
-    "int8": _scaled,
-    "packed": _packed,
-    "awq": _awq,
-    "gptq": _gptq,
-}

@@ -13,7 +13,7 @@ SEED = 0
 
 @runtime_checkable
 class MakesDummyWeights(Protocol):
-    """A module that has no parameters yet and makes random ones itself."""
+    """A module that has no parameters yet, or none that numbers can be drawn for, and makes random ones itself."""
 
     def make_dummy_weights(self) -> None:
         """Take random weights; always the same."""
@@ -25,8 +25,11 @@ def fill_dummy_weights(module: nn.Module) -> None:
         module.make_dummy_weights()
         return
     generators: dict[torch.device, torch.Generator] = {}
+    for part in module.modules():
+        if isinstance(part, MakesDummyWeights):
+            part.make_dummy_weights()
     for name, parameter in module.named_parameters():
-        if parameter.ndim > 1:
+        if parameter.ndim > 1 and parameter.numel():
             device = parameter.device
             generator = generators.setdefault(device, torch.Generator(device).manual_seed(SEED))
             parameter.data.normal_(0, DEVIATION, generator=generator)

@@ -30,6 +30,8 @@ class QuantisationScheme:
     """What has to be added to stored zero points."""
     quantises_input: bool = False
     """Whether inputs are meant to be quantised, too, token by token."""
+    has_column_order: bool = False
+    """Whether columns belong to groups in an order of their own (act-order GPTQ)."""
 
     @property
     def pieces(self) -> frozenset[str]:
@@ -111,5 +113,6 @@ def _gptq(config: dict[str, Any]) -> QuantisationScheme:
         form="gptq",
         bits=bits,
         group_size=max(int(config.get("group_size", 128)), 0),
+        has_column_order=bool(config.get("desc_act", False)),
         zero_offset=1 if layout == "gptq" else 0,
     )

@@ -5,7 +5,7 @@ Imports torch when the first tensor is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import TYPE_CHECKING
 
 from xllm_framework.config import LoadConfig
@@ -18,19 +18,24 @@ if TYPE_CHECKING:
 
 
 def load_weights(
-    files: ModelFiles, args: ModelArgs, dtype: torch.dtype, load: LoadConfig | None = None
+    files: ModelFiles,
+    args: ModelArgs,
+    dtype: torch.dtype,
+    load: LoadConfig | None = None,
+    kept: Container[str] = (),
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (Hugging Face name, CPU tensor) one at a time; nothing is read before the first is asked for.
 
     The tensors are views of mapped files: keeping one keeps its file mapped, and none may be written to. Safetensors
-    come in the dtype that they are stored in, GGUF tensors and quantised matrices in `dtype`. Raises `ModelLoadError` naming the file.
+    come in the dtype that they are stored in, GGUF tensors and quantised matrices in `dtype`; those of `kept` layers (by
+    Hugging Face's names) as the pieces that the checkpoint has of them. Raises `ModelLoadError` naming the file.
     """
     if files.kind == "hf":
         from xllm_runtime.weights.dequantise import dequantised
         from xllm_runtime.weights.safetensors_file import folder_weights
 
         scheme, weights = quantisation_of(args), folder_weights(files.path)
-        for name, tensor in weights if scheme is None else dequantised(weights, scheme, dtype):
+        for name, tensor in weights if scheme is None else dequantised(weights, scheme, dtype, kept):
             yield full_name(name, args), tensor
     else:
         from xllm_runtime.weights.gguf_weights import gguf_weights

@@ -13,7 +13,7 @@ from torch import nn
 from xllm_framework.config import LoadConfig, ModelConfig
 from xllm_framework.errors import ModelLoadError
 from xllm_framework.model import ModelArgs, ModelFiles
-from xllm_runtime.models.interface import CausalLM
+from xllm_runtime.models.interface import CausalLM, KeepsQuantised
 from xllm_runtime.models.registry import ModelChoice
 from xllm_runtime.platform import Platform
 from xllm_runtime.weights import load_weights
@@ -48,7 +48,8 @@ def load_model(
         if load.load_format == "dummy" and isinstance(model, nn.Module):
             fill_dummy_weights(model)
         else:
-            model.load_weights(load_weights(files, args, dtype, load))
+            kept = model.kept_layers() if isinstance(model, KeepsQuantised) else frozenset()
+            model.load_weights(load_weights(files, args, dtype, load, kept))
     if isinstance(model, nn.Module):
         model.eval().requires_grad_(False)
     logger.info("Loaded %s (%s) in %.1f s.", files.name, choice.model_impl, time.monotonic() - start_s)

@@ -25,9 +25,11 @@ from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.norm import RMSNorm
 from xllm_runtime.layers.operations import FUSED_HEAD_SIZES, FusesNormAndRotation, Operations, select_operations
 from xllm_runtime.layers.parameter import WeightTargets, fill_targets
+from xllm_runtime.layers.quantised_linear import kept_layers, new_linear
 from xllm_runtime.layers.rotary import RotaryEmbedding
 from xllm_runtime.models.interface import KVCacheShape
 from xllm_runtime.models.llama_settings import explain_llama
+from xllm_runtime.weights.quantisation import QuantisationScheme, quantisation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,10 @@ class Blueprint:
     attention_backend: str
     expert_kernels: str
     """"auto" or "torch": who computes experts, in models that have them."""
+    quantisation: QuantisationScheme | None = None
+    """How the checkpoint stores matrices; None: as they are."""
+    kept: str = "auto"
+    """Which of these stay so: see `new_linear`."""
 
     def norm(self, size: int) -> RMSNorm:
         """Return a new norm over `size` numbers."""
@@ -48,7 +54,9 @@ class Blueprint:
 
     def linear(self, in_features: int, *parts: tuple[str, int], has_bias: bool) -> Linear:
         """Return a new linear layer of `parts`: (name in the checkpoint, output rows)."""
-        return Linear(in_features, parts, has_bias=has_bias, dtype=self.dtype)
+        return new_linear(
+            in_features, parts, has_bias=has_bias, dtype=self.dtype, scheme=self.quantisation, kept=self.kept
+        )
 
 
 class LlamaAttention(nn.Module):
@@ -187,7 +195,7 @@ class HasWeights(Protocol):
 
 
 class LlamaForCausalLM(nn.Module):
-    """`CausalLM` of the family; see `models.interface`. `attention_backend` and `operations` are for tests and trials."""
+    """`CausalLM` of the family; see `models.interface`. `attention_backend`, `operations` and `kept` are for tests and trials."""
 
     layer_class: ClassVar[type[LlamaDecoderLayer]] = LlamaDecoderLayer
 
@@ -199,6 +207,7 @@ class LlamaForCausalLM(nn.Module):
         attention_backend: str = "auto",
         operations: str = "auto",
         rotary_class: type[RotaryEmbedding] = RotaryEmbedding,
+        kept: str = "auto",
     ) -> None:
         super().__init__()
         self.args = args
@@ -206,7 +215,8 @@ class LlamaForCausalLM(nn.Module):
         chosen = select_operations(dtype, torch.get_default_device(), operations)
         self.embed_tokens = Embedding(args.vocab_size, args.hidden_size, dtype)
         self.rotary = rotary_class(args, chosen)
-        blueprint = Blueprint(args, dtype, chosen, self.rotary, attention_backend, operations)
+        scheme = quantisation_of(args)
+        blueprint = Blueprint(args, dtype, chosen, self.rotary, attention_backend, operations, scheme, kept)
         self.layers = nn.ModuleList(
             self.layer_class(blueprint, layer, self.feed_forward(blueprint, layer)) for layer in range(args.num_layers)
         )
@@ -267,6 +277,10 @@ class LlamaForCausalLM(nn.Module):
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `CausalLM.load_weights`; tensors of the right dtype and device are kept, not copied."""
         fill_targets(self.weight_targets(), weights, self.ignores_weight)
+
+    def kept_layers(self) -> frozenset[str]:
+        """See `KeepsQuantised.kept_layers`."""
+        return kept_layers(self.weight_targets())
 
     def decoder_layers(self) -> list[LlamaDecoderLayer]:
         """Return the layers in order."""

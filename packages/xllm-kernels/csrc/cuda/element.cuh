@@ -1,0 +1,40 @@
+// The two 16-bit types that kernels compute with, behind one set of names. Knows nothing of layouts in memory.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "matrix.cuh"
+
+namespace xllm::kernels::cuda {
+
+struct BFloat16Element {
+  using type = __nv_bfloat16;
+  static __device__ __forceinline__ float widen(type v) { return __bfloat162float(v); }
+  static __device__ __forceinline__ type narrow(float v) { return __float2bfloat16(v); }
+  static __device__ __forceinline__ float2 widen_pair(uint32_t v) { return unpack(v); }
+  static __device__ __forceinline__ uint32_t narrow_pair(float a, float b) { return pack(a, b); }
+  static __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    cuda::multiply_add(c, a[0], a[1], a[2], a[3], b0, b1);
+  }
+};
+
+struct Float16Element {
+  using type = __half;
+  static __device__ __forceinline__ float widen(type v) { return __half2float(v); }
+  static __device__ __forceinline__ type narrow(float v) { return __float2half(v); }
+  static __device__ __forceinline__ float2 widen_pair(uint32_t v) {
+    return __half22float2(*reinterpret_cast<__half2*>(&v));
+  }
+  static __device__ __forceinline__ uint32_t narrow_pair(float a, float b) {
+    __half2 v = __floats2half2_rn(a, b);
+    return *reinterpret_cast<uint32_t*>(&v);
+  }
+  static __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+};
+
+}  // namespace xllm::kernels::cuda

@@ -1,0 +1,121 @@
+"""Who multiplies by quantised matrices, behind one protocol: kernels of xllm-kernels for few rows, libraries for many, torch everywhere.
+
+Knows nothing of checkpoints, or of which layer a matrix belongs to.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from xllm_kernels.quantised_matrix import GROUP_COLUMNS, QuantisedMatrix, WeightKind, numbers
+
+KERNEL_DTYPES = (torch.bfloat16, torch.float16)
+ROWS_STEP = 16
+MAX_COLUMNS = 32768
+
+
+class QuantisedProducts(Protocol):
+    """Computes x W^T + b for quantised W."""
+
+    def multiply(self, x: torch.Tensor, matrix: QuantisedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
+        """[T, k] -> [T, n] in x's dtype."""
+
+
+class TorchProducts:
+    """`QuantisedProducts` with torch alone: the matrix is made plain for each product."""
+
+    def multiply(self, x: torch.Tensor, matrix: QuantisedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
+        """See `QuantisedProducts.multiply`."""
+        return F.linear(x, numbers(matrix, x.dtype), bias)
+
+
+class CUDAProducts:
+    """`QuantisedProducts` on a GPU; only constructed where `explain_cuda_products` is empty.
+
+    Few rows stream the weights through our kernel and stay as they are. Many rows multiply in 8 bits where the checkpoint means its
+    inputs to be quantised and the library can, else by the matrix made plain.
+    """
+
+    def __init__(self, device: torch.device, *, quantises_input: bool) -> None:
+        from xllm_kernels import explain
+        from xllm_kernels.triton import quantised_product as portable
+
+        self._portable = portable
+        self._quantises_input = quantises_input
+        self._can_stream = not explain("quantised_stream", str(device))
+        self._device = device
+
+    def multiply(self, x: torch.Tensor, matrix: QuantisedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
+        """See `QuantisedProducts.multiply`."""
+        x = x.contiguous()
+        if self._can_stream and len(x) <= STREAMED_ROWS:
+            return self._stream(x, matrix, bias)
+        if len(x) <= PORTABLE_ROWS:
+            return self._portable.quantised_product(x, matrix, bias)
+        if self._quantises_input and matrix.kind != WeightKind.INT4:
+            product = self._multiply_8_bits(x, matrix)
+            return product if bias is None else product + bias
+        return F.linear(x, self._portable.plain_numbers(matrix, x.dtype), bias)
+
+    def _stream(self, x: torch.Tensor, matrix: QuantisedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
+        from xllm_kernels.cuda.decode import shared_workspace
+        from xllm_kernels.cuda.quantised import quantised_stream
+
+        out = torch.empty((len(x), matrix.n), dtype=x.dtype, device=x.device)
+        quantised_stream(x, matrix, shared_workspace(self._device), out=out, bias=bias)
+        return out
+
+    def _multiply_8_bits(self, x: torch.Tensor, matrix: QuantisedMatrix) -> torch.Tensor:
+        """[T, k] -> [T, n], x quantised token by token: fp8 by `torch._scaled_mm`, int8 by `torch._int_mm`."""
+        stored = matrix.values.view(self._portable.STORED[matrix.kind]).t()
+        if matrix.kind == WeightKind.INT8:
+            values, scales = self._portable.quantise_rows(x, matrix.kind)
+            sums = torch._int_mm(values, stored).float() * scales
+            return (sums if matrix.row_scales is None else sums * matrix.row_scales).to(x.dtype)
+        if matrix.block_scales is None:
+            values, scales = self._portable.quantise_rows(x, matrix.kind)
+            row_scales = matrix.row_scales if matrix.row_scales is not None else scales.new_ones(matrix.n)
+            product: torch.Tensor = torch._scaled_mm(
+                values, stored, scale_a=scales, scale_b=row_scales.unsqueeze(0), out_dtype=torch.bfloat16
+            )
+            return product.to(x.dtype)
+        return F.linear(x, self._portable.plain_numbers(matrix, x.dtype))
+
+
+STREAMED_ROWS = 32
+"""Rows up to which the CUDA kernel serves."""
+PORTABLE_ROWS = 128
+"""Rows up to which the Triton kernel is faster than making the matrix plain."""
+
+
+def select_products(device: torch.device, dtype: torch.dtype, *, quantises_input: bool) -> QuantisedProducts:
+    """Return the kernels where they serve, else torch."""
+    if explain_cuda_products(device, dtype):
+        return TorchProducts()
+    return CUDAProducts(device, quantises_input=quantises_input)
+
+
+def explain_cuda_products(device: torch.device, dtype: torch.dtype) -> list[str]:
+    """Return every reason why `CUDAProducts` cannot serve; empty where it can."""
+    if device.type != "cuda":
+        return [f"the kernels run on a CUDA GPU, not on {device}"]
+    from xllm_kernels.triton import why_no_triton
+
+    reason = why_no_triton()
+    reasons = [] if reason is None else [reason]
+    if dtype not in KERNEL_DTYPES:
+        reasons.append("the kernels compute in bfloat16 and float16 only")
+    return reasons
+
+
+def explain_sizes(rows: list[int], in_features: int, *, has_blocks: bool) -> list[str]:
+    """Return why matrices of `rows`, one below another, cannot be one; empty where they can."""
+    reasons = []
+    if sum(rows) % (2 * ROWS_STEP) or in_features > MAX_COLUMNS:
+        reasons.append(f"{sum(rows)} rows of {in_features} columns do not suit the kernels")
+    if has_blocks and any(count % GROUP_COLUMNS for count in rows[:-1]):
+        reasons.append(f"blocks of scales do not meet where {rows} rows are stacked")
+    return reasons
