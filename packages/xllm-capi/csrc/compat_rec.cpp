@@ -6,6 +6,7 @@
 
 #include "compat_handler.hpp"
 #include "compat_response.hpp"
+#include "compat_tensors.hpp"
 #include "xllm/xllm_compat.h"
 
 using namespace libxllm;
@@ -120,8 +121,14 @@ XLLM_Response *xllm_rec_multimodal_completions(XLLM_REC_Handler *handler, const 
         return xllm_rec_token_completions(handler, model_id, token_ids, token_size, timeout_ms, params);
     }
     return compat_guarded([&] {
-        return failed_response(kInvalidRequest,
-                               "mm_data must be NULL: this library sends no tensors; the HTTP server takes them.");
+        const bool has_tokens = token_ids != nullptr && token_size > 0;
+        return recommend(handler, model_id, timeout_ms, params, CompatShape{}, true,
+                         [&](const xllm_recommend_options *options, xllm_recommendations **found) {
+                             const TensorInput input = tensor_input(*mm_data, has_tokens ? token_ids : nullptr,
+                                                                    has_tokens ? token_size : 0);
+                             return xllm_recommend_tensors(handler->engine, input.token_ids, input.num_token_ids,
+                                                           input.views.data(), input.views.size(), options, found);
+                         });
     });
 }
 

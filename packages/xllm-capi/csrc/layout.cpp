@@ -92,6 +92,13 @@ XLLM_FIELD(xllm_recommend_options, priority, 68);
 XLLM_FIELD(xllm_recommend_options, cache_salt, 72);
 static_assert(sizeof(xllm_recommend_options) == 80);
 
+XLLM_FIELD(xllm_tensor, name, 0);
+XLLM_FIELD(xllm_tensor, dtype, 8);
+XLLM_FIELD(xllm_tensor, rank, 12);
+XLLM_FIELD(xllm_tensor, shape, 16);
+XLLM_FIELD(xllm_tensor, values, 24);
+static_assert(sizeof(xllm_tensor) == 32);
+
 XLLM_FIELD(xllm_recommendation, score, 0);
 XLLM_FIELD(xllm_recommendation, text, 8);
 XLLM_FIELD(xllm_recommendation, token_ids, 16);

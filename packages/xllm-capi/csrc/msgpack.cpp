@@ -42,6 +42,12 @@ void Encoder::string(std::string_view value) {
     out_.append(value);
 }
 
+void Encoder::binary(std::string_view value) {
+    byte(0xc6);
+    big_endian(value.size(), 4);
+    out_.append(value);
+}
+
 void Encoder::array(std::size_t size) {
     if (size < 16) {
         byte(0x90 | size);

@@ -20,6 +20,7 @@ public:
     void real(double value);
     void string(std::string_view value);
     void string_or_nil(const char *value) { value == nullptr ? nil() : string(value); }
+    void binary(std::string_view value);
     void array(std::size_t size);
     void map(std::size_t size);
 

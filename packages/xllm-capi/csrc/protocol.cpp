@@ -99,6 +99,20 @@ void encode_messages(Encoder &encoder, const Input &input) {
     }
 }
 
+void encode_tensors(Encoder &encoder, const Input &input) {
+    encoder.array(input.num_tensors);
+    for (std::size_t i = 0; i < input.num_tensors; ++i) {
+        const xllm_tensor &tensor = input.tensors[i];
+        encoder.array(4);
+        encoder.string(tensor.name);
+        encoder.string(tensor.dtype == XLLM_TENSOR_FLOAT32 ? "float32" : "int64");
+        encoder.array(static_cast<std::size_t>(tensor.rank));
+        for (std::int32_t axis = 0; axis < tensor.rank; ++axis) encoder.integer(tensor.shape[axis]);
+        // Little endian, as every machine is that the library is built for.
+        encoder.binary({static_cast<const char *>(tensor.values), size_of(tensor)});
+    }
+}
+
 void encode_input(Encoder &encoder, const Input &input) {
     encoder.string_or_nil(input.prompt);
     encode_token_ids(encoder, input.token_ids, input.num_token_ids);
@@ -107,6 +121,12 @@ void encode_input(Encoder &encoder, const Input &input) {
 }
 
 }  // namespace
+
+std::size_t size_of(const xllm_tensor &tensor) {
+    std::size_t size = tensor.dtype == XLLM_TENSOR_FLOAT32 ? sizeof(float) : sizeof(std::int64_t);
+    for (std::int32_t axis = 0; axis < tensor.rank; ++axis) size *= static_cast<std::size_t>(tensor.shape[axis]);
+    return size;
+}
 
 std::string encode_start(std::string_view model, const char *options_json) {
     Frame frame;
@@ -160,7 +180,7 @@ std::string encode_pool(std::uint64_t id, const PoolingInput &input, const xllm_
 std::string encode_search(std::uint64_t id, const Input &input, const xllm_recommend_options &options) {
     Frame frame;
     Encoder &encoder = frame.encoder();
-    encoder.array(10);
+    encoder.array(11);
     encoder.string("search");
     encoder.integer(static_cast<std::int64_t>(id));
     encoder.string_or_nil(input.prompt);
@@ -175,6 +195,7 @@ std::string encode_search(std::uint64_t id, const Input &input, const xllm_recom
     encoder.string_or_nil(options.request_id);
     encoder.integer(options.priority);
     encoder.string(options.cache_salt == nullptr ? "" : options.cache_salt);
+    encode_tensors(encoder, input);
     return frame.finish();
 }
 

@@ -19,7 +19,7 @@ inline constexpr std::size_t kFrameHeaderSize = 4;
 // Frames above this are refused on both sides.
 inline constexpr std::size_t kMaxFrameSize = std::size_t{256} << 20;
 
-// What a request starts from: exactly one of these is given.
+// What a request starts from: exactly one of the first four is given, unless tensors stand for it.
 struct Input {
     const char *prompt = nullptr;
     const std::int32_t *token_ids = nullptr;
@@ -27,7 +27,12 @@ struct Input {
     const xllm_message *messages = nullptr;
     std::size_t num_messages = 0;
     const char *messages_json = nullptr;
+    const xllm_tensor *tensors = nullptr;
+    std::size_t num_tensors = 0;
 };
+
+// The bytes of a checked tensor's values.
+std::size_t size_of(const xllm_tensor &tensor);
 
 // What is to be embedded, or, with a query, scored: texts, or the token ids of one.
 struct PoolingInput {

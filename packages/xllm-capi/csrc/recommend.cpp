@@ -48,6 +48,21 @@ xllm_status xllm_recommend_tokens(xllm_engine *engine, const int32_t *token_ids,
     });
 }
 
+xllm_status xllm_recommend_tensors(xllm_engine *engine, const int32_t *token_ids, size_t num_token_ids,
+                                   const xllm_tensor *tensors, size_t num_tensors,
+                                   const xllm_recommend_options *options, xllm_recommendations **recommendations) {
+    return search(engine, options, recommendations, [&] {
+        require((token_ids != nullptr) == (num_token_ids > 0), "token_ids must be NULL exactly if num_token_ids is 0.");
+        require(tensors != nullptr && num_tensors > 0, "tensors must not be NULL or empty.");
+        Input input;
+        input.token_ids = token_ids;
+        input.num_token_ids = num_token_ids;
+        input.tensors = tensors;
+        input.num_tensors = num_tensors;
+        return input;
+    });
+}
+
 xllm_status xllm_recommend(xllm_engine *engine, const char *prompt, const xllm_recommend_options *options,
                            xllm_recommendations **recommendations) {
     return search(engine, options, recommendations, [&] {

@@ -9,10 +9,35 @@ namespace libxllm {
 
 namespace {
 
+constexpr std::int32_t kMaxTensorRank = 3;
+constexpr std::int64_t kMaxTensorValues = kMaxFrameSize / sizeof(float);
+
 [[noreturn]] void refuse(const std::string &message) { throw Failure(XLLM_ERROR_INVALID_ARGUMENT, message); }
 
 void check_number(double value, const char *name) {
     if (!std::isfinite(value)) refuse(std::string(name) + " must be a finite number.");
+}
+
+void check_tensor(const xllm_tensor &tensor, const std::string &where) {
+    check_text(tensor.name, (where + ".name").c_str());
+    const std::string name = where + " (" + tensor.name + ")";
+    if (tensor.dtype != XLLM_TENSOR_FLOAT32 && tensor.dtype != XLLM_TENSOR_INT64) {
+        refuse(name + ".dtype is " + std::to_string(tensor.dtype) +
+               ", but XLLM_TENSOR_FLOAT32 and XLLM_TENSOR_INT64 are taken.");
+    }
+    if (tensor.rank < 1 || tensor.rank > kMaxTensorRank) {
+        refuse(name + ".rank must be from 1 to 3, not " + std::to_string(tensor.rank) + ".");
+    }
+    if (tensor.shape == nullptr) refuse(name + ".shape must not be NULL.");
+    if (tensor.values == nullptr) refuse(name + ".values must not be NULL.");
+    std::int64_t num_values = 1;
+    for (std::int32_t axis = 0; axis < tensor.rank; ++axis) {
+        const std::int64_t size = tensor.shape[axis];
+        const std::string field = name + ".shape[" + std::to_string(axis) + "]";
+        if (size < 1) refuse(field + " must be above 0, not " + std::to_string(size) + ".");
+        if (size > kMaxTensorValues / num_values) refuse(field + " makes the tensor larger than a request may be.");
+        num_values *= size;
+    }
 }
 
 }  // namespace
@@ -49,6 +74,9 @@ void check_input(const Input &input) {
         const std::string name = "messages[" + std::to_string(i) + "]";
         check_text(input.messages[i].role, (name + ".role").c_str());
         check_text(input.messages[i].content, (name + ".content").c_str());
+    }
+    for (std::size_t i = 0; i < input.num_tensors; ++i) {
+        check_tensor(input.tensors[i], "tensors[" + std::to_string(i) + "]");
     }
 }
 

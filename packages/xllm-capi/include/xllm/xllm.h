@@ -436,6 +436,33 @@ XLLM_API void xllm_recommendations_free(xllm_recommendations *recommendations);
 XLLM_API xllm_status xllm_recommend_tokens(xllm_engine *engine, const int32_t *token_ids, size_t num_token_ids,
                                            const xllm_recommend_options *options,
                                            xllm_recommendations **recommendations);
+
+enum {
+    XLLM_TENSOR_FLOAT32 = 1,
+    XLLM_TENSOR_INT64 = 2
+};
+
+/* An array that a request brings. This layout never changes. */
+typedef struct xllm_tensor {
+    const char *name;
+    int32_t dtype;        /* XLLM_TENSOR_FLOAT32 or XLLM_TENSOR_INT64 */
+    int32_t rank;         /* 1 to 3 */
+    const int64_t *shape; /* `rank` sizes, each above 0 */
+    const void *values;   /* row by row */
+} xllm_tensor;
+
+/* What follows a history with embeddings in it. `hidden` is the model's hidden size. An encoder-decoder takes
+ *     sparse_embedding           float32 [history, hidden], in place of `token_ids`
+ *     decoder_context_embedding  float32 [context, hidden], before every path
+ * and a language model with the option "model_impl": "python" takes three together, in place of `token_ids`:
+ *     LLM_REC_INPUT_TOKENS       int64 [history], token ids
+ *     LLM_REC_INPUT_INDICES      int64 [n], different places among them
+ *     LLM_REC_INPUT_EMBEDDING    float32 [n, hidden], what stands there instead of the tokens
+ * `token_ids` is NULL with `num_token_ids` 0 where tensors stand in its place. */
+XLLM_API xllm_status xllm_recommend_tensors(xllm_engine *engine, const int32_t *token_ids, size_t num_token_ids,
+                                            const xllm_tensor *tensors, size_t num_tensors,
+                                            const xllm_recommend_options *options,
+                                            xllm_recommendations **recommendations);
 /* What follows a history as text. */
 XLLM_API xllm_status xllm_recommend(xllm_engine *engine, const char *prompt, const xllm_recommend_options *options,
                                     xllm_recommendations **recommendations);

@@ -3,8 +3,7 @@
  *
  * Life: create, initialize with a model path, call, free each response, destroy. Differences from the earlier library:
  * `timeout_ms` 0 means no limit; a request that runs out of time is cancelled in the engine; a failed initialize leaves a
- * message in xllm_last_error(); destroy waits for calls in flight; the xllm_rec_ functions take no tensors yet. A response
- * is freed once.
+ * message in xllm_last_error(); destroy waits for calls in flight. A response is freed once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -170,7 +169,8 @@ typedef struct XLLM_Response {
     XLLM_RecOutputs rec_outputs;
 } XLLM_Response;
 
-/* Tensors and multimodal inputs of the recommendation functions. */
+/* Tensors and multimodal inputs of the recommendation functions. Floats of every kind, signed integers and booleans are
+ * taken, and converted where the model wants another kind. */
 typedef enum XLLM_DataType {
     XLLM_DTYPE_UNDEFINED = 0,
     XLLM_DTYPE_FLOAT16 = 1,
@@ -190,7 +190,7 @@ typedef enum XLLM_DataType {
 } XLLM_DataType;
 
 typedef struct XLLM_Dims {
-    int rank;
+    int rank; /* 1 to 3 */
     int dim[8];
 } XLLM_Dims;
 
@@ -292,7 +292,9 @@ XLLM_API bool xllm_rec_initialize(XLLM_REC_Handler *handler, const char *model_p
                                   const XLLM_InitOptions *init_options);
 XLLM_API void xllm_rec_request_params_default(XLLM_RequestParams *request_params);
 /* Choices are the paths, best first, with the log-probabilities of their tokens; `rec_outputs` holds, path by path, the
- * items and the same log-probabilities. `mm_data` must be NULL: otherwise the request is invalid. */
+ * items and the same log-probabilities. `mm_data` NULL means none. Its dictionary holds the tensors that
+ * xllm_recommend_tensors takes, by their names, one each; its items, of the type XLLM_MM_TYPE_EMBEDDING, each hold the
+ * embeddings [length, hidden] that stand in the place of `length` tokens of `token_ids` from `offset` on. */
 XLLM_API XLLM_Response *xllm_rec_text_completions(XLLM_REC_Handler *handler, const char *model_id, const char *prompt,
                                                   uint32_t timeout_ms, const XLLM_RequestParams *request_params);
 XLLM_API XLLM_Response *xllm_rec_token_completions(XLLM_REC_Handler *handler, const char *model_id,

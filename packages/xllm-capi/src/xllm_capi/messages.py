@@ -12,7 +12,7 @@ closed socket ends it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -73,8 +73,17 @@ class Pool(msgspec.Struct, tag="pool", array_like=True, frozen=True):
     cache_salt: str
 
 
+class Tensor(msgspec.Struct, array_like=True, frozen=True):
+    """A named array, row by row, little endian; nothing of it is checked yet."""
+
+    name: str
+    dtype: Literal["float32", "int64"]
+    shape: tuple[int, ...]
+    content: bytes
+
+
 class Search(msgspec.Struct, tag="search", array_like=True, frozen=True):
-    """Ask a recommender what follows a history; exactly one of the three inputs is given. `Paths` answers."""
+    """Ask a recommender what follows a history: one of the three inputs, or `tensors` in its place. `Paths` answers."""
 
     id: int
     prompt: str | None
@@ -87,6 +96,7 @@ class Search(msgspec.Struct, tag="search", array_like=True, frozen=True):
     request_id: str | None
     priority: int
     cache_salt: str
+    tensors: list[Tensor] = []
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from xllm_capi.messages import Path, Paths, Search
+from xllm_capi.messages import Path, Paths, Search, Tensor
 from xllm_framework.errors import InvalidRequest, XLLMError
 from xllm_framework.request import FinishReason
+from xllm_framework.request.rec_messages import InputTensor
 
 if TYPE_CHECKING:
     from xllm_runtime.master import LLMMaster
@@ -72,6 +74,7 @@ class SearchCall:
                 request_id=message.request_id,
                 priority=message.priority,
                 cache_salt=message.cache_salt,
+                tensors=tuple(map(_checked, message.tensors)),
             )
         from xllm_runtime.master import ChatInput
 
@@ -103,6 +106,22 @@ class SearchCall:
             self._is_over = True
         self._answer(paths)
         return True
+
+
+def _checked(tensor: Tensor) -> InputTensor:
+    """Return what the engine side trusts.
+
+    Raises:
+        InvalidRequest: the shape is none, or does not fit the content.
+    """
+    if not tensor.shape or min(tensor.shape) < 1:
+        raise InvalidRequest(f"{tensor.name} has shape {tensor.shape}, but positive sizes are taken.", "tensors")
+    expected = math.prod(tensor.shape) * (4 if tensor.dtype == "float32" else 8)
+    if expected != len(tensor.content):
+        raise InvalidRequest(
+            f"{tensor.name} has {len(tensor.content)} bytes, but its shape needs {expected}.", "tensors"
+        )
+    return InputTensor(tensor.name, tensor.dtype, tensor.shape, tensor.content)
 
 
 def _found(number: int, output: SearchOutput) -> Paths:

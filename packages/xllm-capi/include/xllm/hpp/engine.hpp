@@ -114,6 +114,17 @@ public:
             xllm_recommend_tokens(c_.get(), token_ids.data(), token_ids.size(), &c_options, &found));
         return Recommendations(found);
     }
+    // No token ids where the tensors stand in their place.
+    Recommendations recommend_tensors(const std::vector<std::int32_t> &token_ids,
+                                      const std::vector<xllm_tensor> &tensors, const RecommendOptions &options,
+                                      Status &status) {
+        const xllm_recommend_options c_options = detail::to_c(options);
+        xllm_recommendations *found = nullptr;
+        status = detail::status_of(xllm_recommend_tensors(c_.get(), token_ids.empty() ? nullptr : token_ids.data(),
+                                                          token_ids.size(), tensors.data(), tensors.size(), &c_options,
+                                                          &found));
+        return Recommendations(found);
+    }
     Recommendations recommend_chat(const std::vector<Message> &messages, const RecommendOptions &options,
                                    Status &status) {
         const auto c_messages = detail::to_c(messages);
@@ -193,6 +204,11 @@ public:
     Recommendations recommend_tokens(const std::vector<std::int32_t> &token_ids,
                                      const RecommendOptions &options = {}) {
         return detail::checked([&](Status &status) { return recommend_tokens(token_ids, options, status); });
+    }
+    Recommendations recommend_tensors(const std::vector<std::int32_t> &token_ids,
+                                      const std::vector<xllm_tensor> &tensors, const RecommendOptions &options = {}) {
+        return detail::checked(
+            [&](Status &status) { return recommend_tensors(token_ids, tensors, options, status); });
     }
     Recommendations recommend_chat(const std::vector<Message> &messages, const RecommendOptions &options = {}) {
         return detail::checked([&](Status &status) { return recommend_chat(messages, options, status); });
