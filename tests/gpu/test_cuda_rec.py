@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -24,7 +23,8 @@ OPTIONS = {"device": "cuda", "dtype": "bfloat16", "num_blocks": 400, "check_inte
 
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("round_index", [0, 3])
-def test_attention_equals_torch(head_dim: int, round_index: int):
+@pytest.mark.parametrize("num_splits", [1, 3, 8])
+def test_attention_equals_torch(head_dim: int, round_index: int, num_splits: int):
     from xllm_runtime.attention.beams_cuda import attend_on_gpu
 
     torch.manual_seed(0)
@@ -37,26 +37,17 @@ def test_attention_equals_torch(head_dim: int, round_index: int):
     tables = torch.arange(1, 1 + 3 * 44, device="cuda", dtype=torch.int32).view(3, 44)
     cache = normal(140, block_size, 2, head_dim), normal(140, block_size, 2, head_dim)
     own = normal(4, num_rows, 2, head_dim), normal(4, num_rows, 2, head_dim)
-    slots = torch.cat(
-        [
-            tables[row, torch.arange(length, device="cuda") // block_size].long() * block_size
-            + torch.arange(length, device="cuda") % block_size
-            for row, length in enumerate(lens)
-        ]
-    )
     ancestors = torch.randint(0, num_rows, (num_rows, round_index + 1), device="cuda", dtype=torch.int32)
     ancestors[:, -1] = torch.arange(num_rows, device="cuda")
     metadata = BeamMetadata(
-        slot_mapping=slots[:0],
+        slot_mapping=torch.empty(0, dtype=torch.int64, device="cuda"),
         block_tables=tables,
         query_start=torch.tensor([0, 16, 32, 48], dtype=torch.int32, device="cuda"),
         seq_lens=torch.tensor(lens, dtype=torch.int32, device="cuda"),
         max_query_len=1,
         round_index=round_index,
         ancestors=ancestors,
-        prompt_slots=slots,
-        prompt_start=torch.tensor([0, *np.cumsum(lens)], dtype=torch.int32, device="cuda"),
-        max_prompt_len=768,
+        num_splits=num_splits,
         max_beams=16,
     )
     arguments = normal(num_rows, 4, head_dim), normal(num_rows, 2, head_dim), normal(num_rows, 2, head_dim)

@@ -17,6 +17,7 @@ endfunction()
 add_library(
   xllm_kernels_cuda_portable OBJECT
   csrc/cuda/argmax.cu
+  csrc/cuda/beam_select.cu
   csrc/cuda/expert_routing.cu
   csrc/cuda/row_kernels.cu
   csrc/cuda/sampling.cu)
@@ -29,6 +30,11 @@ add_library(
   csrc/cuda/decode_attention.cu
   csrc/cuda/expert_stream.cu
   csrc/cuda/linear_stream.cu
+  csrc/cuda/quantised_stream.cu
+  csrc/cuda/quantised_stream_float8.cu
+  csrc/cuda/quantised_stream_int4.cu
+  csrc/cuda/quantised_stream_int8.cu
+  csrc/cuda/prompt_attention.cu
   csrc/cuda/tensor_map.cu
   $<TARGET_OBJECTS:xllm_kernels_cuda_portable>)
 xllm_set_cuda_options(xllm_kernels_cuda)
@@ -41,6 +47,8 @@ nanobind_add_module(
   csrc/bindings/cuda_decode.cpp
   csrc/bindings/cuda_experts.cpp
   csrc/bindings/cuda_module.cpp
+  csrc/bindings/cuda_quantised.cpp
+  csrc/bindings/cuda_prompts.cpp
   csrc/bindings/cuda_row_kernels.cpp
   csrc/bindings/cuda_sampling.cpp
   csrc/bindings/tensor.cpp)

@@ -99,6 +99,24 @@ __device__ __forceinline__ void copy_stacked_box(void* destination, const CUtens
       : "memory");
 }
 
+// Copies the box at (column, row, head) of rows of heads to shared memory; `barrier` counts its bytes.
+__device__ __forceinline__ void copy_head_box(uint32_t destination, const CUtensorMap* map, int column, int row, int head,
+                                              uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(destination),
+      "l"(map), "r"(column), "r"(row), "r"(head), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// Sets 16 bytes of shared memory to zero.
+__device__ __forceinline__ void clear_piece(uint32_t address) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");
+}
+
+// Lets the copy engine and the tensor cores see what this thread wrote to shared memory, once a barrier has followed.
+__device__ __forceinline__ void fence_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // Lets the next kernel of the stream start its prologue; it may read our results only after its own wait. Before sm_90 it never does.
 __device__ __forceinline__ void launch_dependents() {
 #if __CUDA_ARCH__ >= 900

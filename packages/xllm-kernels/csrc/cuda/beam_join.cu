@@ -61,12 +61,9 @@ __global__ void beam_join_kernel(const __grid_constant__ BeamJoinArgs args) {
   Lane<N> sums = {};
   float maximum = -INFINITY, denominator = 0.0f;
   for (int64_t split = 0; split < args.num_splits; ++split) {
-    const int64_t part_row = args.num_splits == 1 ? row
-                                                  : (row / args.rows_per_search * args.num_splits + split) * args.rows_per_search +
-                                                        row % args.rows_per_search;
-    const float lse = args.lse[head * args.num_rows * args.num_splits + part_row];
+    const float lse = args.lse[(split * args.num_heads + head) * args.num_rows + row];
     if (!(lse < INFINITY)) continue;
-    const Lane<N> part = load_lane<N>(args.attended, (part_row * args.num_heads + head) * kHeadDim, lane);
+    const Lane<N> part = load_lane<N>(args.attended, ((split * args.num_rows + row) * args.num_heads + head) * kHeadDim, lane);
     const float highest = fmaxf(maximum, lse);
     const float keep = __expf(maximum - highest), take = __expf(lse - highest);
     maximum = highest;

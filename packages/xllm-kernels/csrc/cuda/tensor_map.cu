@@ -54,12 +54,26 @@ CUtensorMap describe_stacked(const void* memory, int64_t planes, int64_t rows, i
   return describe(memory, 3, sizes, strides, box);
 }
 
+CUtensorMap describe_planes(const void* memory, int64_t rows, int64_t row_bytes, int box_rows, int box_planes) {
+  const cuuint64_t sizes[3] = {kBoxColumns, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(row_bytes) / 128};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(row_bytes), 128};
+  const cuuint32_t box[3] = {kBoxColumns, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_planes)};
+  return describe(memory, 3, sizes, strides, box);
+}
+
 CUtensorMap describe_cache(const void* memory, int64_t slots, int64_t kv_heads, int head_dim, int box_slots) {
   const auto planes = static_cast<cuuint64_t>(kv_heads) * head_dim / kBoxColumns;
   const cuuint64_t sizes[3] = {kBoxColumns, static_cast<cuuint64_t>(slots), planes};
   const cuuint64_t strides[2] = {static_cast<cuuint64_t>(kv_heads) * head_dim * 2, kBoxColumns * 2};
   const cuuint32_t box[3] = {kBoxColumns, static_cast<cuuint32_t>(box_slots),
                              static_cast<cuuint32_t>(head_dim / kBoxColumns)};
+  return describe(memory, 3, sizes, strides, box);
+}
+
+CUtensorMap describe_heads(const void* memory, int64_t rows, int64_t heads, int64_t head_dim, int64_t row_stride, int box_rows) {
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(head_dim), static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(heads)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(row_stride) * 2, static_cast<cuuint64_t>(head_dim) * 2};
+  const cuuint32_t box[3] = {kBoxColumns, static_cast<cuuint32_t>(box_rows), 1};
   return describe(memory, 3, sizes, strides, box);
 }
 

@@ -18,7 +18,15 @@ CUtensorMap describe_matrix(const void* memory, int64_t rows, int64_t columns, i
 // Row-major bfloat16 matrices [planes, rows, columns] in boxes of `box_planes` x `box_rows` x kBoxColumns.
 CUtensorMap describe_stacked(const void* memory, int64_t planes, int64_t rows, int64_t columns, int box_rows, int box_planes);
 
+// A row-major matrix [rows, row_bytes] (a multiple of 128) seen as columns of 128 bytes, in boxes of `box_planes` columns by `box_rows`
+// rows, each as [box_planes][box_rows][128]; what lies past the end reads as 0.
+CUtensorMap describe_planes(const void* memory, int64_t rows, int64_t row_bytes, int box_rows, int box_planes);
+
 // A bfloat16 cache [slots, kv_heads, head_dim] in boxes of `box_slots` slots of one head, each as [head_dim / 64][box_slots][64].
 CUtensorMap describe_cache(const void* memory, int64_t slots, int64_t kv_heads, int head_dim, int box_slots);
+
+// Bfloat16 rows of heads [rows, heads, head_dim], rows `row_stride` elements apart, in boxes of kBoxColumns numbers and `box_rows` rows of
+// one head, at (number, row, head); numbers past head_dim and rows past the end read as 0.
+CUtensorMap describe_heads(const void* memory, int64_t rows, int64_t heads, int64_t head_dim, int64_t row_stride, int box_rows);
 
 }  // namespace xllm::kernels::cuda

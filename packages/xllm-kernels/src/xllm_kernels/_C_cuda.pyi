@@ -4,11 +4,15 @@
 from torch import Tensor
 
 LINEAR_STREAM_MAX_BATCH: int
+TOP_K_MAX: int
 NORM_AND_ROUTE_MAX_TOKENS: int
 RUN_EXPERTS_MAX_ROWS: int
+QUANTISED_STREAM_MAX_BATCH: int
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, stream: int) -> None: ...
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, stream: int) -> None: ...
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, next_weight: Tensor | None, stream: int
+) -> None: ...
 def rotary_embedding(positions: Tensor, query: Tensor, key: Tensor, cos_sin_cache: Tensor, stream: int) -> None: ...
 def norm_and_rotate(
     positions: Tensor,
@@ -23,7 +27,7 @@ def norm_and_rotate(
 def write_kv(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor, stream: int
 ) -> None: ...
-def silu_and_mul(x: Tensor, out: Tensor, stream: int) -> None: ...
+def silu_and_mul(x: Tensor, next_weight: Tensor | None, out: Tensor, stream: int) -> None: ...
 def argmax(
     logits: Tensor, token_ids: Tensor, best: Tensor, workspace: Tensor, counters: Tensor, stream: int
 ) -> None: ...
@@ -34,6 +38,7 @@ def linear_stream(
     bias: Tensor | None,
     eps: float,
     epilogue: int,
+    next_weight: Tensor | None,
     out: Tensor,
     workspace: Tensor,
     counters: Tensor,
@@ -50,11 +55,13 @@ def decode_attention(
     value_cache: Tensor,
     block_tables: Tensor,
     seq_lens: Tensor,
+    positions: Tensor | None,
     scale: float,
     eps: float,
     max_seq_len: int,
     splits: int,
     configuration: int,
+    next_weight: Tensor | None,
     out: Tensor,
     workspace: Tensor,
     counters: Tensor,
@@ -104,9 +111,28 @@ def combine_experts(
     residual: Tensor,
     norm_weight: Tensor | None,
     eps: float,
+    next_weight: Tensor | None,
     out: Tensor,
     stream: int,
 ) -> None: ...
+def quantised_stream(
+    x: Tensor,
+    weight: Tensor,
+    kind: int,
+    row_scales: Tensor | None,
+    block_scales: Tensor | None,
+    groups: Tensor | None,
+    norm_weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    epilogue: int,
+    configuration: int,
+    out: Tensor,
+    workspace: Tensor,
+    counters: Tensor,
+    stream: int,
+) -> None: ...
+def why_no_quantised_stream(n: int, k: int, epilogue: int) -> str | None: ...
 def sample(
     logits: Tensor,
     best_ids: Tensor,
@@ -123,7 +149,7 @@ def sample(
 ) -> None: ...
 def replace_placeholders(token_ids: Tensor, previous: Tensor, stream: int) -> None: ...
 def why_no_run_experts(num_experts: int, hidden: int, inner: int) -> str | None: ...
-def why_no_linear_stream(n: int, k: int, epilogue: int) -> str | None: ...
+def why_no_linear_stream(n: int, k: int, epilogue: int, batch: int) -> str | None: ...
 def why_no_decode_attention(num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> str | None: ...
 def beam_join(
     query: Tensor,
@@ -135,9 +161,37 @@ def beam_join(
     beam_value: Tensor,
     ancestors: Tensor,
     scale: float,
-    num_splits: int,
-    rows_per_search: int,
     out: Tensor,
     stream: int,
 ) -> None: ...
 def why_no_beam_join(num_heads: int, num_kv_heads: int, head_dim: int) -> str | None: ...
+def prompt_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_start: Tensor,
+    key_start: Tensor | None,
+    seq_lens: Tensor,
+    block_tables: Tensor | None,
+    max_query_len: int,
+    scale: float,
+    is_causal: bool,
+    splits: int,
+    configuration: int,
+    out: Tensor,
+    lse: Tensor | None,
+    stream: int,
+) -> None: ...
+def why_no_prompt_attention(num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> str | None: ...
+def log_normaliser(logits: Tensor, normaliser: Tensor, stream: int) -> None: ...
+def beam_scores(
+    logits: Tensor,
+    scores: Tensor,
+    nodes: Tensor,
+    starts: Tensor,
+    tokens: Tensor,
+    normaliser: Tensor,
+    totals: Tensor,
+    stream: int,
+) -> None: ...
+def top_k(values: Tensor, places: Tensor, best: Tensor, stream: int) -> None: ...

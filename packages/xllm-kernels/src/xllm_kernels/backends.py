@@ -29,15 +29,30 @@ CUDA_OPERATIONS = (
     "linear_stream",
     "decode_attention",
     "beam_join",
+    "beam_scores",
+    "log_normaliser",
+    "top_k",
+    "prompt_attention",
     "route",
     "norm_and_route",
     "run_experts",
     "combine_experts",
     "sample",
     "replace_placeholders",
+    "quantised_stream",
 )
 """Names of the operations in `xllm_kernels.cuda`: `ops`, `decode`, `experts`, `sampling` and others."""
-HOPPER_OPERATIONS = ("linear_stream", "decode_attention", "run_experts", "beam_join")
+HOPPER_OPERATIONS = (
+    "linear_stream",
+    "decode_attention",
+    "run_experts",
+    "beam_join",
+    "beam_scores",
+    "log_normaliser",
+    "top_k",
+    "prompt_attention",
+    "quantised_stream",
+)
 """Those that use instructions of Hopper alone."""
 HOPPER_CAPABILITY = (9, 0)
 LEAST_CAPABILITY = (8, 0)

@@ -32,14 +32,8 @@ class BeamMetadata(AttentionMetadata):
     ancestors: torch.Tensor | None = None
     """int32 [W, round_index + 1]: the row of each round that a beam continues; its own row in this one."""
     beam_kv: BeamKV | None = None
-    prompt_slots: torch.Tensor | None = None
-    """int64 [K]: where the prompts' keys lie in the cache, one prompt after the other; on a GPU only."""
-    prompt_start: torch.Tensor | None = None
-    """int32 [S * num_splits + 1], bounds of the prompts' parts in `prompt_slots`; on a GPU only."""
-    max_prompt_len: int = 0
-    """Of a part."""
     num_splits: int = 1
-    """Parts of each prompt that are attended at once; above 1 only where all searches have `max_beams` beams."""
+    """Parts of each prompt that are attended on their own; on a GPU only."""
     max_beams: int = 0
     """Most beams of one search; on a GPU only."""
 

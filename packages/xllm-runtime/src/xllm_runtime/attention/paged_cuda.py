@@ -1,15 +1,11 @@
-"""Attention on a GPU over the paged cache: single tokens by the CUDA kernel of xllm-kernels, prompts by its Triton kernel.
+"""Attention on a GPU over the paged cache: single tokens by the CUDA kernel of xllm-kernels, prompts as `prompts_cuda` chooses.
 
-A step's sequences are told apart once, by the first layer. Where Triton cannot compile, prompts go to the FlashAttention in torch, and
-keys that were not all computed in this step are gathered from the cache before. Knows nothing of models.
+A step's sequences are told apart once, by the first layer. Knows nothing of models.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from typing import ClassVar
 
@@ -17,8 +13,7 @@ import torch
 
 from xllm_runtime.attention.backend import AttentionSpec
 from xllm_runtime.attention.metadata import AttentionMetadata
-
-logger = logging.getLogger(__name__)
+from xllm_runtime.attention.prompts_cuda import PrefillRows, choose_prompt_kernel, why_no_triton_prompts
 
 BLOCK_SIZE_STEP = 16
 """Blocks of other sizes than multiples of this are gathered for single tokens, too."""
@@ -34,37 +29,6 @@ class DecodeRows:
     seq_lens: torch.Tensor
 
 
-@dataclass(slots=True)
-class PrefillRows:
-    """The sequences of a step that bring several tokens: Q in all, over K keys."""
-
-    rows: torch.Tensor | None
-    """int64 [Q], rows of [0, T); None for all."""
-    query_start: torch.Tensor
-    """int32 [S + 1]"""
-    key_start: torch.Tensor
-    """int32 [S + 1]"""
-    max_query_len: int
-    max_key_len: int
-    has_own_keys: bool
-    """Whether the keys are this step's own rows, all of them."""
-    block_tables: torch.Tensor
-    """int32 [S, W]"""
-    seq_lens: torch.Tensor
-    """int32 [S]"""
-    lengths: list[int]
-    """`seq_lens` on the host."""
-    block_size: int
-    _slots: torch.Tensor | None = None
-
-    def key_slots(self) -> torch.Tensor:
-        """Return int64 [K]: where the keys lie in the cache. Worked out when first asked for."""
-        if self._slots is None:
-            tables = zip(self.block_tables, self.lengths, strict=True)
-            self._slots = torch.cat([_slots(table, length, self.block_size) for table, length in tables])
-        return self._slots
-
-
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """Who is attended by what."""
@@ -74,7 +38,7 @@ class StepPlan:
 
 
 class PagedCUDAAttention:
-    """`AttentionBackend` on `xllm_kernels.cuda` and `xllm_kernels.triton`, or torch's `_flash_attention_forward`."""
+    """`AttentionBackend` on `xllm_kernels.cuda`, where it serves, `xllm_kernels.triton`, or torch's `_flash_attention_forward`."""
 
     name: ClassVar[str] = "paged_cuda"
 
@@ -85,7 +49,7 @@ class PagedCUDAAttention:
         self._write_kv = ops.write_kv
         self._decode_attention = decode.decode_attention if why_no_fused_decode(spec) is None else None
         self._workspace = decode.shared_workspace(spec.device)
-        self._prefill_attention = prefill_kernel()
+        self._attend_prompts = choose_prompt_kernel(spec)
 
     @classmethod
     def explain(cls, spec: AttentionSpec) -> list[str]:
@@ -95,6 +59,8 @@ class PagedCUDAAttention:
         reasons = []
         if spec.dtype != torch.bfloat16:
             reasons.append(f"computes in bfloat16, not in {str(spec.dtype).removeprefix('torch.')}")
+        if spec.kv_dtype not in (None, spec.dtype):
+            reasons.append("keeps KV in the type that it computes in")
         if spec.softcap:
             reasons.append("has no soft cap of scores")
         if spec.sliding_window:
@@ -121,10 +87,13 @@ class PagedCUDAAttention:
             plan = metadata.plans[self.name] = plan_step(metadata, block_size)
         self._write_kv(key, value, *kv_cache, metadata.slot_mapping)
         if plan.prefills is not None:
-            attended = self._prefill(query, key, value, kv_cache, plan.prefills)
-            if plan.prefills.rows is None:
-                return attended
-            output.index_copy_(0, plan.prefills.rows, attended)
+            rows = plan.prefills.rows
+            if rows is None:
+                self._attend_prompts(query, key, value, kv_cache, plan.prefills, output, self._scale)
+                return output
+            prompts = torch.empty((len(rows), *query.shape[1:]), dtype=query.dtype, device=query.device)
+            self._attend_prompts(query[rows], key, value, kv_cache, plan.prefills, prompts, self._scale)
+            output.index_copy_(0, rows, prompts)
         if plan.decodes is not None:
             rows = plan.decodes.rows
             single = torch.empty((len(rows), *query.shape[1:]), dtype=query.dtype, device=query.device)
@@ -164,70 +133,6 @@ class PagedCUDAAttention:
             scale=self._scale,
             max_seq_len=max_seq_len,
         )
-
-    def _prefill(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        kv_cache: tuple[torch.Tensor, torch.Tensor],
-        prefills: PrefillRows,
-    ) -> torch.Tensor:
-        """Several tokens a sequence: [Q, Hq, D] of them."""
-        if prefills.rows is not None:
-            query = query[prefills.rows]
-        if self._prefill_attention is not None:
-            output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-            keys, values = (key, value) if prefills.has_own_keys else kv_cache
-            self._prefill_attention(
-                query,
-                keys,
-                values,
-                prefills.query_start,
-                prefills.key_start,
-                prefills.seq_lens,
-                out=output,
-                scale=self._scale,
-                max_query_len=prefills.max_query_len,
-                block_tables=None if prefills.has_own_keys else prefills.block_tables,
-            )
-            return output
-        if not prefills.has_own_keys:
-            slots = prefills.key_slots()
-            key, value = (cache.flatten(0, 1).index_select(0, slots) for cache in kv_cache)
-        attended: torch.Tensor = torch.ops.aten._flash_attention_forward(
-            query,
-            key,
-            value,
-            prefills.query_start,
-            prefills.key_start,
-            prefills.max_query_len,
-            prefills.max_key_len,
-            0.0,
-            True,
-            False,
-            scale=self._scale,
-        )[0]
-        return attended
-
-
-def prefill_kernel() -> Callable[..., None] | None:
-    """Return the Triton kernel for prompts, or None where it does not serve."""
-    from xllm_kernels.triton import why_no_triton
-
-    reason = why_no_triton()
-    if reason is not None:
-        warn_once(reason)
-        return None
-    from xllm_kernels.triton.prefill_attention import prefill_attention
-
-    return prefill_attention
-
-
-@cache
-def warn_once(reason: str) -> None:
-    """Say why prompts take the slower way."""
-    logger.warning("Prompts are attended to by the FlashAttention in torch, which is slower: %s.", reason)
 
 
 def plan_step(metadata: AttentionMetadata, block_size: int) -> StepPlan:
@@ -274,12 +179,6 @@ def _newest_slots(decodes: DecodeRows, block_size: int) -> torch.Tensor:
     return torch.where(decodes.seq_lens > 0, blocks * block_size + last % block_size, -1)
 
 
-def _slots(block_table: torch.Tensor, num_tokens: int, block_size: int) -> torch.Tensor:
-    """int64 [num_tokens]: where the tokens of one sequence lie."""
-    positions = torch.arange(num_tokens, device=block_table.device)
-    return block_table[positions // block_size].long() * block_size + positions % block_size
-
-
 def _starts(lengths: list[int], device: torch.device) -> torch.Tensor:
     total, starts = 0, [0]
     for length in lengths:
@@ -301,7 +200,7 @@ def _missing_kernels(spec: AttentionSpec) -> list[str]:
     if missing:
         return missing
     reason = why_no_fused_decode(spec)
-    return [] if reason is None or prefill_kernel() is not None else [reason]
+    return [] if reason is None or why_no_triton_prompts() is None else [reason]
 
 
 def why_no_fused_decode(spec: AttentionSpec) -> str | None:

@@ -128,16 +128,5 @@ def beam_positions(batch: SearchBatch, beams: Beams) -> Int32s:
     return positions
 
 
-def prompt_slots(batch: SearchBatch, block_size: int) -> npt.NDArray[np.int64]:
-    """Return where the prompts' tokens lie in the paged cache, one prompt after the other."""
-    slots = []
-    for row, length in enumerate(batch.prompt_lens.tolist()):
-        positions = np.arange(length)
-        slots.append(
-            batch.block_tables[row, positions // block_size].astype(np.int64) * block_size + positions % block_size
-        )
-    return np.concatenate(slots)
-
-
 def _with_column(rows: npt.NDArray[NumberT], column: npt.NDArray[NumberT]) -> npt.NDArray[NumberT]:
     return np.concatenate([rows, column[:, None]], axis=1)

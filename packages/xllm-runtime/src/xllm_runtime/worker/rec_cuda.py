@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,16 +19,17 @@ from xllm_framework.batch.search_batch import FoundBeams, SearchBatch
 from xllm_framework.rec.valid_paths import ValidPaths
 from xllm_runtime.attention.beams import BeamKV, BeamMetadata
 from xllm_runtime.models.interface import CausalLM
+from xllm_runtime.models.llm.llama import LlamaForCausalLM
 from xllm_runtime.models.rec.llm_rec import beam_kv
 from xllm_runtime.sampling.beams import NO_PATH, BeamRows, DevicePaths, select_beams
-from xllm_runtime.worker.rec import Searcher, prompt_slots
+from xllm_runtime.worker.rec import Searcher
 
 MAX_GRAPHS = 16
 """Of one pipeline; the oldest goes first."""
 BEAMS_PER_TILE = 128
-"""Queries of one head that a block of FlashAttention takes."""
-WANTED_TILES = 264
-"""Two for each multiprocessor of an H200."""
+"""Queries of one head that a block of threads attends together."""
+MULTIPROCESSORS = 132
+"""Of an H200."""
 MIN_KEYS_PER_PART = 256
 
 logger = logging.getLogger(__name__)
@@ -42,11 +43,9 @@ class RoundsKey(NamedTuple):
     num_beams: int
     """Of each search."""
     num_rounds: int
-    num_prompt_tokens: int
-    """Of all prompts together."""
     max_prompt_len: int
     num_splits: int
-    """Parts of each prompt that are attended at once."""
+    """Parts of each prompt that are attended on their own."""
 
 
 class CUDASearcher:
@@ -77,11 +76,11 @@ class CUDASearcher:
             key = rounds_key(batch, self._model.args.num_heads)
             rounds = self._captured.pop(key, None)
             if rounds is None:
-                rounds = CapturedRounds(key, self._model, self._levels, hidden.shape[1], self._device)
+                rounds = CapturedRounds(key, self._model, self._levels, hidden, self._block_size)
             self._captured[key] = rounds  # the newest last
             while len(self._captured) > MAX_GRAPHS:
                 del self._captured[next(iter(self._captured))]
-            rounds.load(batch, hidden, self._block_size)
+            rounds.load(batch, hidden)
             rounds.run()
             return rounds.results(batch)
 
@@ -109,12 +108,10 @@ def device_paths(paths: ValidPaths, device: torch.device) -> list[DevicePaths]:
 def rounds_key(batch: SearchBatch, num_heads: int) -> RoundsKey:
     """Return the sizes that serve `batch`: searches in powers of two, tokens in steps of an eighth of theirs."""
     num_searches = 1 << (batch.num_requests - 1).bit_length()
-    padding = num_searches - batch.num_requests
     num_beams, longest = int(batch.widths.max()), _rounded(int(batch.prompt_lens.max()))
     tiles = num_searches * num_heads * -(-num_beams // BEAMS_PER_TILE)
-    num_splits = max(1, min(-(-WANTED_TILES // tiles), longest // MIN_KEYS_PER_PART))
-    num_tokens = _rounded(int(batch.prompt_lens.sum()) + padding)
-    return RoundsKey(num_searches, num_beams, batch.num_rounds, num_tokens, longest, num_splits)
+    num_splits = max(1, min(MULTIPROCESSORS // tiles, longest // MIN_KEYS_PER_PART))
+    return RoundsKey(num_searches, num_beams, batch.num_rounds, longest, num_splits)
 
 
 def _rounded(count: int) -> int:
@@ -127,8 +124,7 @@ class RoundsInput:
     """What a batch brings, at fixed addresses."""
 
     hidden: torch.Tensor
-    prompt_slots: torch.Tensor
-    prompt_start: torch.Tensor
+    block_tables: torch.Tensor
     prompt_lens: torch.Tensor
     widths: torch.Tensor
 
@@ -147,23 +143,23 @@ class CapturedRounds:
     """All rounds of one size; see the module."""
 
     def __init__(
-        self, key: RoundsKey, model: CausalLM, levels: list[DevicePaths], hidden_size: int, device: torch.device
+        self, key: RoundsKey, model: CausalLM, levels: list[DevicePaths], like: torch.Tensor, block_size: int
     ) -> None:
+        """Hidden states are like the rows of `like`."""
         self._key = key
         self._model = model
+        self._head = cast("LlamaForCausalLM", model).head
         self._levels = levels
-        self._device = device
-        num_searches, num_beams, num_rounds, num_prompt_tokens, *_ = key
+        self._device = device = like.device
+        num_searches, num_beams, num_rounds, *_ = key
 
         def zeros(*shape: int, dtype: torch.dtype) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
-        dtype = model.kv_cache_shapes()[0].dtype
         self._input = RoundsInput(
-            zeros(num_searches, hidden_size, dtype=dtype),
-            zeros(num_prompt_tokens, dtype=torch.int64),
-            zeros(num_searches * key.num_splits + 1, dtype=torch.int32),
-            zeros(num_searches, dtype=torch.int64),
+            zeros(num_searches, like.shape[1], dtype=like.dtype),
+            zeros(num_searches, -(-key.max_prompt_len // block_size), dtype=torch.int32),
+            zeros(num_searches, dtype=torch.int32),
             zeros(num_searches, dtype=torch.int64),
         )
         self._beam_kv: BeamKV = beam_kv(model, max(num_rounds - 1, 1), num_searches * num_beams, device)
@@ -179,21 +175,17 @@ class CapturedRounds:
         """Whether the next batch is replayed."""
         return self._graph is not None
 
-    def load(self, batch: SearchBatch, hidden: torch.Tensor, block_size: int) -> None:
+    def load(self, batch: SearchBatch, hidden: torch.Tensor) -> None:
         """Take a batch's input. Searches that pad have one beam over one token of the padding block."""
         num_requests, key, target = batch.num_requests, self._key, self._input
-        lens = np.ones(key.num_searches, np.int64)
+        tables = np.zeros(target.block_tables.shape, np.int32)
+        tables[:num_requests, : batch.block_tables.shape[1]] = batch.block_tables
+        lens = np.ones(key.num_searches, np.int32)
         lens[:num_requests] = batch.prompt_lens
-        known = prompt_slots(batch, block_size)
-        slots = np.zeros(key.num_prompt_tokens, np.int64)
-        slots[: len(known)] = known
-        bounds = lens[:, None] * np.arange(key.num_splits) // key.num_splits + (np.cumsum(lens) - lens)[:, None]
-        start = np.append(bounds.flatten(), lens.sum())
         widths = np.ones(key.num_searches, np.int64)
         widths[:num_requests] = batch.widths
         target.hidden[:num_requests].copy_(hidden)
-        self._upload(target.prompt_slots, slots)
-        self._upload(target.prompt_start, start.astype(np.int32))
+        self._upload(target.block_tables, tables)
         self._upload(target.prompt_lens, lens)
         self._upload(target.widths, widths)
 
@@ -249,7 +241,7 @@ class CapturedRounds:
         return RoundsOutput(token_ids, logprobs, beams.scores, beams.nodes)
 
     def _select(self, index: int, hidden: torch.Tensor, scores: torch.Tensor, nodes: torch.Tensor) -> BeamRows:
-        logits = self._model.compute_logits(hidden)
+        logits = torch.nn.functional.linear(hidden, self._head.weight)  # in bfloat16: nobody needs a wider copy
         paths = self._levels[index] if self._levels else None
         return select_beams(logits, scores, nodes, paths, self._input.widths, self._key.num_beams)
 
@@ -257,21 +249,18 @@ class CapturedRounds:
         """Compute the newest token of every beam: hidden states [R * W, hidden]."""
         num_beams = self._key.num_beams
         metadata = BeamMetadata(
-            slot_mapping=self._input.prompt_slots[:0],
-            block_tables=self._query_start[:0],
+            slot_mapping=self._query_start[:0],
+            block_tables=self._input.block_tables,
             query_start=self._query_start,
             seq_lens=self._input.prompt_lens,
             max_query_len=1,
             round_index=round_index,
             ancestors=ancestors,
             beam_kv=self._beam_kv,
-            prompt_slots=self._input.prompt_slots,
-            prompt_start=self._input.prompt_start,
-            max_prompt_len=-(-self._key.max_prompt_len // self._key.num_splits),
-            max_beams=num_beams,
             num_splits=self._key.num_splits,
+            max_beams=num_beams,
         )
-        positions = (self._input.prompt_lens + round_index)[:, None].repeat(1, num_beams).flatten()
+        positions = (self._input.prompt_lens.long() + round_index)[:, None].repeat(1, num_beams).flatten()
         return self._model.forward(token_ids.flatten(), positions, metadata)
 
     def _capture(self) -> None:

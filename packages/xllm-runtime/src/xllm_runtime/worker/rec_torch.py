@@ -16,10 +16,11 @@ from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_framework.request.rec_messages import INPUT_EMBEDDING, INPUT_INDICES
 from xllm_runtime.attention.beams import BeamKV, BeamMetadata
 from xllm_runtime.attention.metadata import AttentionMetadata
+from xllm_runtime.executor.eager import EagerExecutor
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
 from xllm_runtime.models.rec.llm_rec import beam_kv, let_attend_beams
 from xllm_runtime.worker.llm import LLMWorker
-from xllm_runtime.worker.rec import Beams, Float32s, Searcher, beam_positions, prompt_slots
+from xllm_runtime.worker.rec import Beams, Float32s, Searcher, beam_positions
 from xllm_runtime.worker.rec_host import HostSearcher
 from xllm_runtime.worker.rec_recompute import BEAMS_PER_STEP, RecomputedBeams, blocks_per_beam, num_scratch_blocks
 
@@ -30,6 +31,8 @@ class TorchRecWorker(LLMWorker):
     def __init__(self, config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> None:
         super().__init__(config, files, args)
         let_attend_beams(self._model)
+        self._prompts = EagerExecutor(self._model, self._platform.device)
+        """Without state: pipelines on their own threads share it."""
         self._first_scratch = self._block_size = 0
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
@@ -59,7 +62,7 @@ class TorchRecWorker(LLMWorker):
         return self._hidden_of_steps(batch.prefills)
 
     def _hidden_of_steps(self, steps: list[ForwardInput]) -> torch.Tensor:
-        return torch.cat([self._executor.forward(step)[self._to_device(step.sample_rows)] for step in steps])
+        return torch.cat([self._prompts.forward(step)[self._to_device(step.sample_rows)] for step in steps])
 
     def _hidden_of_embedded(self, batch: SearchBatch) -> torch.Tensor:
         """Compute prompts of which some rows are embeddings; a row is known by its search and its position."""
@@ -125,11 +128,7 @@ class TorchRecWorker(LLMWorker):
             ancestors=torch.from_numpy(beams.ancestors).to(device),
             beam_kv=own,
         )
-        if device.type == "cuda":
-            metadata.prompt_slots = self._to_device(prompt_slots(batch, self._block_size))
-            starts = np.concatenate([[0], np.cumsum(batch.prompt_lens)]).astype(np.int32)
-            metadata.prompt_start = torch.from_numpy(starts).to(device)
-            metadata.max_prompt_len, metadata.max_beams = int(batch.prompt_lens.max()), int(batch.widths.max())
+        metadata.max_beams = int(batch.widths.max())
         token_ids = self._to_device(beams.token_ids[:, -1].astype(np.int64))
         positions = self._to_device(beam_positions(batch, beams).astype(np.int64))
         logits: Float32s = self._model.compute_logits(self._model.forward(token_ids, positions, metadata)).cpu().numpy()

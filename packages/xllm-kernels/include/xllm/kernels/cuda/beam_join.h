@@ -12,10 +12,9 @@ struct BeamJoinArgs {
   const void* query;         // [num_rows, num_heads, head_dim], rows query_row_stride elements apart
   const void* key;           // [num_rows, num_kv_heads, head_dim], rows key_row_stride elements apart
   const void* value;         // the same
-  const void* attended;      // [num_rows * num_splits, num_heads, head_dim] over parts of the prompts, dense: for each search,
-                             // part after part, the rows_per_search rows of it
-  const float* lse;          // [num_heads, num_rows * num_splits]: logarithms of the softmax denominators, dense; infinite
-                             // where a part has no keys
+  const void* attended;      // [num_splits, num_rows, num_heads, head_dim] over parts of the prompts, dense
+  const float* lse;          // [num_splits, num_heads, num_rows], dense: logarithms of the softmax denominators; infinite where a part
+                             // has no keys
   void* beam_key;            // [num_rounds, *, num_kv_heads, head_dim], rows dense, rounds round_stride elements apart
   void* beam_value;          // the same
   const int32_t* ancestors;  // [num_rows, num_rounds], rows ancestors_stride entries apart; entries of the last round are not read
@@ -26,7 +25,6 @@ struct BeamJoinArgs {
   int64_t head_dim;          // 64 or 128
   int64_t num_rounds;        // up to this one
   int64_t num_splits;
-  int64_t rows_per_search;   // of no meaning where num_splits is 1
   int64_t query_row_stride;
   int64_t key_row_stride;
   int64_t value_row_stride;

@@ -1,0 +1,105 @@
+#include <algorithm>
+#include <stdexcept>
+
+#include "launch.h"
+#include "prompt_attention.cuh"
+#include "xllm/kernels/cuda/prompt_attention.h"
+
+namespace xllm::kernels::cuda {
+namespace {
+
+constexpr int kTakeTurns = 1, kBlockAnItem = 2;
+
+int num_multiprocessors() {
+  static const int count = [] {
+    int device = 0, found = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+    return found;
+  }();
+  return count;
+}
+
+// Rows of a box: as many keys as lie one after the other, a tile at most.
+int box_keys_of(int block_size) {
+  int box = kTileKeys;
+  while (block_size % box != 0) box /= 2;
+  return box;
+}
+
+template <int D, bool CAUSAL, bool TURNS>
+void start(const PromptAttentionParameters& parameters, int blocks, void* stream) {
+  constexpr int kBytes = PromptAttentionShape<D>::kBytes;
+  static const bool allowed = [] {
+    allow_shared_bytes(prompt_attention_kernel<D, CAUSAL, TURNS>, kBytes, "prompt_attention");
+    return true;
+  }();
+  static_cast<void>(allowed);
+  const LaunchShape shape{dim3(static_cast<unsigned>(blocks)), kPromptThreads, kBytes};
+  launch(prompt_attention_kernel<D, CAUSAL, TURNS>, "prompt_attention", shape, parameters, stream);
+}
+
+template <int D>
+void start_with(const PromptAttentionParameters& parameters, bool is_causal, bool takes_turns, int blocks, void* stream) {
+  if (is_causal && takes_turns) start<D, true, true>(parameters, blocks, stream);
+  else if (is_causal) start<D, true, false>(parameters, blocks, stream);
+  else if (takes_turns) start<D, false, true>(parameters, blocks, stream);
+  else start<D, false, false>(parameters, blocks, stream);
+}
+
+PromptAttentionParameters describe_prompts(const PromptAttentionArgs& args) {
+  PromptAttentionParameters parameters = {};
+  const int box_keys = args.block_tables == nullptr ? kTileKeys : box_keys_of(args.block_size);
+  parameters.queries = describe_heads(args.query, args.num_queries, args.num_heads, args.head_dim, args.query_row_stride, kTileQueries);
+  parameters.keys = describe_heads(args.key, args.num_keys, args.num_kv_heads, args.head_dim, args.key_row_stride, box_keys);
+  parameters.values = describe_heads(args.value, args.num_keys, args.num_kv_heads, args.head_dim, args.value_row_stride, box_keys);
+  parameters.query_start = args.query_start;
+  parameters.key_start = args.key_start;
+  parameters.seq_lens = args.seq_lens;
+  parameters.block_tables = args.block_tables;
+  parameters.out = static_cast<__nv_bfloat16*>(args.out);
+  parameters.lse = args.lse;
+  parameters.num_queries = static_cast<int>(args.num_queries);
+  parameters.num_heads = args.num_heads;
+  parameters.group = args.num_heads / args.num_kv_heads;
+  parameters.head_dim = args.head_dim;
+  parameters.num_sequences = args.num_sequences;
+  parameters.num_query_tiles = (args.max_query_len + kTileQueries - 1) / kTileQueries;
+  parameters.table_width = args.table_width;
+  parameters.block_size = args.block_tables == nullptr ? 1 : args.block_size;
+  parameters.box_keys = box_keys;
+  parameters.splits = args.splits;
+  parameters.num_items = parameters.num_query_tiles * args.num_sequences * args.splits * args.num_heads;
+  parameters.scale = args.scale * 1.44269504f;
+  return parameters;
+}
+
+}  // namespace
+
+const char* why_no_prompt_attention(int64_t num_heads, int64_t num_kv_heads, int64_t head_dim, int64_t block_size) {
+  if (head_dim != 64 && head_dim != 72 && head_dim != 80 && head_dim != 128)
+    return "prompt_attention serves heads of 64, 72, 80 or 128 numbers";
+  if (num_kv_heads < 1 || num_heads % num_kv_heads != 0) return "num_kv_heads must divide num_heads";
+  if (block_size % 8 != 0) return "prompt_attention needs blocks of a multiple of 8 tokens";
+  return nullptr;
+}
+
+void prompt_attention(const PromptAttentionArgs& args, void* stream) {
+  const int block_size = args.block_tables == nullptr ? 0 : args.block_size;
+  if (const char* reason = why_no_prompt_attention(args.num_heads, args.num_kv_heads, args.head_dim, block_size))
+    throw std::invalid_argument(reason);
+  if (args.splits < 1 || args.splits > kPromptAttentionMaxSplits) throw std::invalid_argument("splits must be 1 to 64");
+  if (args.splits > 1 && args.lse == nullptr) throw std::invalid_argument("splits need lse");
+  if (args.block_tables == nullptr && args.key_start == nullptr)
+    throw std::invalid_argument("prompt_attention needs key_start or block_tables");
+  if (args.num_sequences == 0 || args.num_queries == 0 || args.max_query_len == 0) return;
+  const PromptAttentionParameters parameters = describe_prompts(args);
+  const int configuration = args.configuration < 0 ? kTakeTurns : args.configuration;
+  const bool takes_turns = configuration & kTakeTurns;
+  const int blocks = configuration & kBlockAnItem ? parameters.num_items : std::min(parameters.num_items, num_multiprocessors());
+  if (args.head_dim == 64) start_with<64>(parameters, args.is_causal, takes_turns, blocks, stream);
+  else if (args.head_dim == 128) start_with<128>(parameters, args.is_causal, takes_turns, blocks, stream);
+  else start_with<80>(parameters, args.is_causal, takes_turns, blocks, stream);
+}
+
+}  // namespace xllm::kernels::cuda
