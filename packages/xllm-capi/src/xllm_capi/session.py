@@ -1,10 +1,10 @@
 """Serves one host over one connection: its requests in, their outputs back. Knows nothing of how the model was loaded.
 
 Two threads a session. The reader takes messages, prepares requests and submits them; only texts long enough to delay other
-messages go to a pool. Outputs of a few requests are sent by the thread that brings them, without waiting: a token has one
-thread less to cross, and where a step brings few, the thread that brings them is the one that has computed them. Those of
-many requests, and of a host that reads slowly, go through a queue to the writer, which sends everything of one wake-up in
-one message and delays nobody by waiting.
+messages, and chats that may bring pictures, go to a pool. Outputs of a few requests are sent by the thread that brings
+them, without waiting: a token has one thread less to cross, and where a step brings few, the thread that brings them is the
+one that has computed them. Those of many requests, and of a host that reads slowly, go through a queue to the writer, which
+sends everything of one wake-up in one message and delays nobody by waiting.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ class Session:
         in_flight = self._in_flight[message.id] = _InFlight()
         length = len(message.prompt or "") + len(message.messages_json or "") + len(message.tools_json or "")
         length += sum(len(content) for _, content in message.messages or ())
-        if length <= MAX_INLINE_LENGTH:
+        # A short message of such a model may name a picture that is far away.
+        may_fetch = message.messages_json is not None and self._master.backend == "vlm"
+        if length <= MAX_INLINE_LENGTH and not may_fetch:
             self._start(message, in_flight)
         else:
             self._pool.submit(self._start, message, in_flight)
