@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead
@@ -11,6 +12,9 @@ from xllm_framework.model.source import ModelFiles
 from xllm_framework.request.messages import EngineFailed, FromEngine, Shutdown, ToEngine
 from xllm_runtime.master.constrained_requests import LoopMessage
 from xllm_runtime.master.engine_client import OnMessage
+
+EXIT_TIMEOUT_S = 2.0
+"""How long the end of the interpreter waits for an engine that nobody has closed."""
 
 
 class InProcessClient:
@@ -23,6 +27,8 @@ class InProcessClient:
         self._inbox: queue.SimpleQueue[LoopMessage] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="xllm-engine", daemon=True)
         self._thread.start()
+        # A script that ends without close: what the thread holds must go before the modules that it comes from.
+        weakref.finalize(self, _end, self._thread, self._files, self._inbox, EXIT_TIMEOUT_S)
 
     def load(self, files: ModelFiles) -> None:
         """Let the thread load the model."""
@@ -41,10 +47,7 @@ class InProcessClient:
 
     def close(self, timeout_s: float) -> None:
         """End the thread; one that does not end within `timeout_s` is left behind."""
-        self._files.put(None)
-        self._inbox.put(Shutdown())
-        if self._thread is not threading.current_thread():  # which a callback may be on
-            self._thread.join(timeout_s)
+        _end(self._thread, self._files, self._inbox, timeout_s)
 
     def _emit(self, message: FromEngine) -> None:
         self._on_message(message)
@@ -60,3 +63,15 @@ class InProcessClient:
             self._on_message(
                 EngineFailed(f"The engine's thread has ended: {type(error).__name__}: {error}", EngineDead.kind)
             )
+
+
+def _end(
+    thread: threading.Thread,
+    files: queue.SimpleQueue[ModelFiles | None],
+    inbox: queue.SimpleQueue[LoopMessage],
+    timeout_s: float,
+) -> None:
+    files.put(None)
+    inbox.put(Shutdown())
+    if thread is not threading.current_thread():  # which a callback may be on
+        thread.join(timeout_s)
