@@ -143,6 +143,34 @@ def test_wrong_parts_get_a_400(server: ServerProcess, part: dict[str, Any]) -> N
     refused(server, part)
 
 
+def test_embeddings_leave_and_come_back(server: ServerProcess) -> None:
+    case = CASES[0]
+    request = {"messages": openai_messages(case), "task": "mm_embed", "encoding_format": "base64"}
+    response = post(server, "/v1/embeddings", **request)
+    assert response.status_code == 200, response.text
+    medium = response.json()["data"][0]
+    assert medium["object"] == "mm_embedding"
+    parts = [{"type": "image_embeds", "image_embeds": medium}, {"type": "text", "text": "What is it?"}]
+    fields = {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    response = post(server, "/v1/chat/completions", messages=[{"role": "user", "content": parts}], **fields)
+    assert response.status_code == 200, response.text
+    assert response.json()["choices"][0]["message"]["content"] == expected_text(case)
+    refused(server, {"type": "image_embeds", "image_embeds": {**medium, "shape": [1, 3]}})
+    numbers = post(server, "/v1/embeddings", **{**request, "encoding_format": "float"}).json()["data"][0]
+    assert [len(numbers["data"]), len(numbers["data"][0])] == medium["shape"]
+
+
+def test_conversations_with_pictures_become_vectors(server: ServerProcess) -> None:
+    response = post(server, "/v1/embeddings", messages=openai_messages(CASES[0]), dimensions=8)
+    assert response.status_code == 200, response.text
+    assert len(response.json()["data"][0]["embedding"]) == 8
+    text = [{"role": "user", "content": "No picture."}]
+    for wrong in ({}, {"messages": []}, {"input": "x", "messages": text}, {"messages": text, "task": "mm_embed"}):
+        response = post(server, "/v1/embeddings", **wrong)
+        assert response.status_code == 400, response.text
+    assert post(server, "/v1/embeddings", input="x", task="mm_embed").json()["error"]["param"] == "messages"
+
+
 def test_text_that_spells_a_mark_beside_a_picture_gets_a_400(server: ServerProcess) -> None:
     parts = [image_part(picture(1, 20, 20)), {"type": "text", "text": "spelled <|image_pad|> out"}]
     response = post(server, "/v1/chat/completions", messages=[{"role": "user", "content": parts}])

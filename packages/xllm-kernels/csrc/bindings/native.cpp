@@ -204,6 +204,38 @@ void hidden(Decoder& self, nb::handle token_ids, nb::handle positions, nb::handl
   self.hidden(args, static_cast<float*>(hidden.memory()));
 }
 
+void hidden_embedded(Decoder& self, nb::handle token_ids, nb::handle positions, nb::handle slot_mapping,
+                     nb::handle query_start, nb::handle seq_lens, nb::handle block_tables, nb::handle rows,
+                     nb::handle embedded_object, nb::handle embedded_rows_object, nb::handle angles_object,
+                     nb::handle hidden_object) {
+  const Step step(token_ids, positions, slot_mapping, query_start, seq_lens, block_tables, rows);
+  const Tensor embedded(embedded_object, "embedded"), embedded_rows(embedded_rows_object, "embedded_rows");
+  const Tensor hidden(hidden_object, "hidden", Access::write);
+  expect_rows(hidden, step.num_rows(), self.shape().hidden_size, "hidden_size");
+  StepArgs args = step.args();
+  embedded.expect_dims(3);
+  embedded.expect_scalar(Scalar::float32);
+  embedded.expect_size(2, self.shape().hidden_size, "hidden_size");
+  embedded.expect_dense_from(0);
+  Step::expect_vector(embedded_rows, Scalar::int32);
+  embedded_rows.expect_size(0, args.num_tokens, "the number of token_ids");
+  args.embedded = embedded.as<float>();
+  args.embedded_rows = embedded_rows.as<int32_t>();
+  args.num_embedded = embedded.size(0);
+  args.num_levels = embedded.size(1);
+  if (!angles_object.is_none()) {
+    const Tensor angles(angles_object, "angles");
+    angles.expect_dims(2);
+    angles.expect_scalar(Scalar::float32);
+    angles.expect_size(1, self.shape().rotary_dim, "rotary_dim");
+    angles.expect_dense_from(0);
+    args.angles = angles.as<float>();
+    args.num_angles = angles.size(0);
+  }
+  const nb::gil_scoped_release no_gil;
+  self.hidden(args, static_cast<float*>(hidden.memory()));
+}
+
 void logits(Decoder& self, nb::handle hidden_object, nb::handle logits_object) {
   const Tensor hidden(hidden_object, "hidden");
   const Tensor logits(logits_object, "logits", Access::write);
@@ -250,6 +282,8 @@ void add_native(nb::module_& m) {
            "block_tables"_a, "rows"_a, "logits"_a)
       .def("hidden", &hidden, "token_ids"_a, "positions"_a, "slot_mapping"_a, "query_start"_a, "seq_lens"_a,
            "block_tables"_a, "rows"_a, "hidden"_a)
+      .def("hidden_embedded", &hidden_embedded, "token_ids"_a, "positions"_a, "slot_mapping"_a, "query_start"_a,
+           "seq_lens"_a, "block_tables"_a, "rows"_a, "embedded"_a, "embedded_rows"_a, "angles"_a.none(), "hidden"_a)
       .def("logits", &logits, "hidden"_a, "logits"_a)
       .def("greedy", &greedy, "token_ids"_a, "positions"_a, "slot_mapping"_a, "query_start"_a, "seq_lens"_a,
            "block_tables"_a, "rows"_a, "chosen"_a);

@@ -41,6 +41,7 @@ class Piece {
     args_.token_ids += begin;
     args_.positions += begin;
     args_.slot_mapping += begin;
+    if (args_.embedded_rows != nullptr) args_.embedded_rows += begin;
     args_.block_tables += first * whole.block_table_stride;
     args_.query_start = query_start_.data();
     args_.seq_lens = seq_lens_.data();

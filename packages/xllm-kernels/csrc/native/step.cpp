@@ -62,14 +62,30 @@ void StepRunner::run(const StepArgs& args) {
     announce(layer + 1 < shape_.num_layers ? weights_.layer(layer + 1).query.matrix : weights_.head());
     multiply_add({inner_, shape_.intermediate_size, num_rows, shape_.intermediate_size}, w.down.matrix, hidden_,
                  shape_.hidden_size, memory_.stage);
+    if (layer + 1 < args.num_levels) add_level(args, layer + 1);
   }
 }
 
 void StepRunner::embed(const StepArgs& args) {
-  for_pieces(args.num_tokens, rows_per_piece(8 * shape_.hidden_size), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t)
-      unpack_row(weights_.embedding(), args.token_ids[t], hidden_ + t * shape_.hidden_size);
+  const int64_t size = shape_.hidden_size;
+  for_pieces(args.num_tokens, rows_per_piece(8 * size), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      if (args.embedded_rows != nullptr && args.embedded_rows[t] >= 0)
+        std::memcpy(hidden_ + t * size, args.embedded + args.embedded_rows[t] * args.num_levels * size,
+                    static_cast<size_t>(size) * sizeof(float));
+      else
+        unpack_row(weights_.embedding(), args.token_ids[t], hidden_ + t * size);
+    }
   });
+}
+
+void StepRunner::add_level(const StepArgs& args, int64_t level) {
+  const int64_t size = shape_.hidden_size;
+  for (int64_t t = 0; t < args.num_tokens; ++t) {
+    if (args.embedded_rows[t] < 0) continue;
+    const float* given = args.embedded + (args.embedded_rows[t] * args.num_levels + level) * size;
+    for (int64_t i = 0; i < size; ++i) hidden_[t * size + i] += given[i];
+  }
 }
 
 void StepRunner::rotate_and_store(const StepArgs& args, int64_t layer) {
@@ -89,7 +105,7 @@ void StepRunner::rotate_and_store_rows(const StepArgs& args, int64_t layer, int6
                                    .positions_are_int64 = false,
                                    .query = qkv_,
                                    .key = qkv_ + query_size(),
-                                   .cos_sin_cache = cos_sin_cache_,
+                                   .cos_sin_cache = args.angles != nullptr ? args.angles : cos_sin_cache_,
                                    .num_tokens = args.num_tokens,
                                    .num_query_heads = shape_.num_heads,
                                    .num_kv_heads = shape_.num_kv_heads,

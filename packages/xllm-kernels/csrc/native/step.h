@@ -47,6 +47,7 @@ class StepRunner {
 
  private:
   void embed(const StepArgs& args);
+  void add_level(const StepArgs& args, int64_t level);
   void rotate_and_store(const StepArgs& args, int64_t layer);
   void rotate_and_store_rows(const StepArgs& args, int64_t layer, int64_t begin, int64_t end);
   void attend(const StepArgs& args, int64_t layer);

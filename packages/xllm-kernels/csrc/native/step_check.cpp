@@ -78,7 +78,14 @@ void check_blocks(const int32_t* blocks, int64_t num_blocks, const KVCache& cach
 
 void check_step(const StepArgs& args, const DecoderShape& shape, const KVCache& cache, int64_t num_positions) {
   check_range("token_ids", args.token_ids, args.num_tokens, shape.vocab_size, "tokens of the vocabulary");
-  check_range("positions", args.positions, args.num_tokens, num_positions, "rows of cos_sin_cache");
+  if (args.angles != nullptr)
+    check_range("positions", args.positions, args.num_tokens, args.num_angles, "rows of angles");
+  else
+    check_range("positions", args.positions, args.num_tokens, num_positions, "rows of cos_sin_cache");
+  for (int64_t t = 0; args.embedded_rows != nullptr && t < args.num_tokens; ++t)
+    if (args.embedded_rows[t] >= args.num_embedded)
+      fail(entry("embedded_rows", t, args.embedded_rows[t]) + ", outside the " + std::to_string(args.num_embedded) +
+           " rows of embedded");
   check_range("rows", args.rows, args.num_rows, args.num_tokens, "tokens of the step");
   const int64_t num_slots = cache.num_blocks() * cache.block_size();
   for (int64_t t = 0; t < args.num_tokens; ++t)

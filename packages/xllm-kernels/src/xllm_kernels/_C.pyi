@@ -122,6 +122,20 @@ class LlamaDecoder:
         rows: Tensor,
         hidden: Tensor,
     ) -> None: ...
+    def hidden_embedded(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        slot_mapping: Tensor,
+        query_start: Tensor,
+        seq_lens: Tensor,
+        block_tables: Tensor,
+        rows: Tensor,
+        embedded: Tensor,
+        embedded_rows: Tensor,
+        angles: Tensor | None,
+        hidden: Tensor,
+    ) -> None: ...
     def logits(self, hidden: Tensor, logits: Tensor) -> None: ...
     def greedy(
         self,

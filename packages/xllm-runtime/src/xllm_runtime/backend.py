@@ -48,9 +48,19 @@ def _by_files(files: ModelFiles) -> ServedBackend:
     if files.kind == "gguf":
         return "llm"
     architectures = _architectures(files)
-    if architectures & VLM_ARCHITECTURES:
+    if architectures & VLM_ARCHITECTURES or _takes_images(files):
         return "vlm"
     return "rec" if architectures & REC_ARCHITECTURES else "llm"
+
+
+def _takes_images(files: ModelFiles) -> bool:
+    """Whether a folder describes a tower and how images are processed, whatever the model is called."""
+    if not any((files.path / name).is_file() for name in ("preprocessor_config.json", "processor_config.json")):
+        return False
+    try:
+        return isinstance(json.loads((files.path / "config.json").read_bytes()).get("vision_config"), dict)
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _architectures(files: ModelFiles) -> set[str]:

@@ -19,12 +19,17 @@ from xllm_framework.request import RequestOutput, SamplingParams
 from xllm_framework.request.image_output import ImageOutput
 from xllm_runtime.image_generation import generate_images
 from xllm_runtime.master import ChatInput, LLMMaster, PreparedRequest
+from xllm_runtime.master.media_embeddings import MediaEmbedding
+from xllm_runtime.master.prepared_request import RequestOptions
+from xllm_runtime.media_prompts import embed_media, prepare_media_prompt
 
 if TYPE_CHECKING:
     from xllm_runtime.master.rec import RecMaster
     from xllm_runtime.master.rec_dispatcher import SearchOutput
 
 Prompt = str | list[int]
+MediaPrompt = dict[str, Any]
+"""`prompt` (text or token ids, with the model's own marks) and `multi_modal_data`: {"image": one or a list, "video": alike}."""
 Message = dict[str, Any]
 PROGRESS_BAR_FROM = 16
 """Requests from which on a progress bar is shown when nobody says otherwise."""
@@ -56,12 +61,12 @@ class LLM:
 
     def generate(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: Prompt | MediaPrompt | Sequence[Prompt | MediaPrompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
-        """Complete each prompt (a text, or token ids) and return the results in the prompts' order.
+        """Complete each prompt (a text, token ids, or a `MediaPrompt`) and return the results in the prompts' order.
 
         Args:
             sampling_params: one for all, or one a prompt; None takes the defaults.
@@ -73,7 +78,10 @@ class LLM:
         params = _one_each(sampling_params, len(batch))
 
         def prepare(index: int) -> PreparedRequest:
-            return self.master.prepare_completion(batch[index], params[index], request_id=str(index), is_offline=True)
+            prompt, options = batch[index], RequestOptions(request_id=str(index), is_offline=True)
+            if isinstance(prompt, dict):
+                return prepare_media_prompt(self.master, prompt, params[index], options)
+            return self.master.prepare_completion(prompt, params[index], **options)
 
         return self._run(prepare, len(batch), use_tqdm)
 
@@ -87,19 +95,21 @@ class LLM:
         use_tqdm: bool | None = None,
     ) -> list[RequestOutput]:
         """Answer each conversation, a list of messages with `role` and `content`; a single one may be given as it is."""
-        batch: list[Any] = list(conversations)
-        if batch and isinstance(batch[0], dict):
-            batch = [batch]
+        batch = _conversations(conversations)
         params = _one_each(sampling_params, len(batch))
 
         def prepare(index: int) -> PreparedRequest:
-            chat = ChatInput(messages=list(batch[index]), tools=tools, template_kwargs=template_kwargs or {})
+            chat = ChatInput(messages=batch[index], tools=tools, template_kwargs=template_kwargs or {})
             return self.master.prepare_chat(chat, params[index], request_id=str(index), is_offline=True)
 
         return self._run(prepare, len(batch), use_tqdm)
 
     def embed(
-        self, prompts: Prompt | Sequence[Prompt], *, dimensions: int | None = None, use_tqdm: bool | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        *,
+        dimensions: int | None = None,
+        use_tqdm: bool | None = None,
     ) -> list[EmbeddingOutput]:
         """Return the embedding of each prompt (a text, or token ids), in the prompts' order.
 
@@ -117,16 +127,34 @@ class LLM:
         def prepare(index: int) -> PreparedRequest:
             return pooling.prepare(batch[index], param="prompts", request_id=str(index), is_offline=True)
 
-        outputs = self._run(prepare, len(batch), use_tqdm)
-        return [
-            EmbeddingOutput(
-                None if output.error is not None else pooling.vector(output, dimensions),
-                output.num_prompt_tokens,
-                output.error,
-                output.error_kind,
-            )
-            for output in outputs
-        ]
+        return [self._embedding(output, dimensions) for output in self._run(prepare, len(batch), use_tqdm)]
+
+    def embed_chat(
+        self,
+        conversations: Sequence[Message] | Sequence[Sequence[Message]],
+        *,
+        dimensions: int | None = None,
+        add_generation_prompt: bool = False,
+        use_tqdm: bool | None = None,
+    ) -> list[EmbeddingOutput]:
+        """Return the embedding of each conversation, with images and videos where the model sees; else as `embed`."""
+        batch, pooling = _conversations(conversations), self.master.pooling
+        pooling.check_dimensions(dimensions)
+
+        def prepare(index: int) -> PreparedRequest:
+            chat = ChatInput(messages=batch[index], add_generation_prompt=add_generation_prompt)
+            return pooling.prepare_chat(chat, request_id=str(index), is_offline=True)
+
+        return [self._embedding(output, dimensions) for output in self._run(prepare, len(batch), use_tqdm)]
+
+    def embed_media(self, messages: Sequence[Message]) -> list[MediaEmbedding]:
+        """Return what the model's vision tower makes of each image and video of a conversation; texts mean nothing.
+
+        Raises:
+            InvalidRequest: the model does not see, or a medium cannot be used.
+            RequestFailed: they could not be encoded.
+        """
+        return embed_media(self._run, self.master, messages)
 
     def score(
         self, text_1: str | Sequence[str], text_2: str | Sequence[str], *, use_tqdm: bool | None = None
@@ -191,6 +219,10 @@ class LLM:
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _embedding(self, output: RequestOutput, dimensions: int | None) -> EmbeddingOutput:
+        vector = None if output.error is not None else self.master.pooling.vector(output, dimensions)
+        return EmbeddingOutput(vector, output.num_prompt_tokens, output.error, output.error_kind)
 
     def _run(
         self, prepare: Callable[[int], PreparedRequest], num_requests: int, use_tqdm: bool | None
@@ -282,13 +314,19 @@ class _Run:
         )
 
 
-def _prompt_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Return a list of prompts, also for a single text or a single list of token ids."""
-    if isinstance(prompts, str):
+def _prompt_list(prompts: Any) -> list[Any]:
+    """Return a list of prompts, also for a single text, a single list of token ids or a single prompt with media."""
+    if isinstance(prompts, str | dict):
         return [prompts]
     if len(prompts) > 0 and isinstance(prompts[0], int):
-        return [cast("list[int]", prompts)]
-    return list(cast("Sequence[Prompt]", prompts))
+        return [prompts]
+    return list(prompts)
+
+
+def _conversations(conversations: Sequence[Any]) -> list[list[Message]]:
+    """Return a list of conversations, also for a single one."""
+    batch = list(conversations)
+    return [batch] if batch and isinstance(batch[0], dict) else [list(messages) for messages in batch]
 
 
 def _pairs(text_1: str | Sequence[str], text_2: str | Sequence[str]) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from xllm_framework.batch.batch import Batch
 from xllm_framework.multimodal.media_item import MediaItem
+from xllm_framework.multimodal.prompt_media import PromptMedia
 
 if TYPE_CHECKING:
     from xllm_framework.batch.forward_input import ForwardInput
@@ -26,6 +27,8 @@ class MediaRows:
     """(item, first, row, count): rows [row, row + count) take embeddings [first, first + count) of the item."""
     rotary_positions: npt.NDArray[np.int32] | None = None
     """[3, T]: positions in time, height and width; None where `ForwardInput.positions` says all."""
+    prompts: list[PromptMedia | None] = field(default_factory=list)
+    """All media of each sequence's prompt, for workers that want them whole; else empty."""
 
 
 def add_media(forward_input: ForwardInput, batch: Batch) -> None:

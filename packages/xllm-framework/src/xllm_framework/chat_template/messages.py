@@ -26,7 +26,8 @@ def normalise_messages(
 ) -> list[dict[str, Any]]:
     """Return fresh messages by the rules above; the given ones are not changed.
 
-    Content with parts of `media_kinds`, such as image, stays a list: of those, and of text parts.
+    Content with parts of `media_kinds`, such as image, stays a list: of those, and of text parts. With text among the kinds
+    all content is a list, for templates that know nothing else.
 
     Raises:
         InvalidRequest: no messages or too many, or one of a wrong shape; names it by its index.
@@ -65,13 +66,13 @@ def _content(content: Any, place: str, media_kinds: Collection[str]) -> str | li
     if content is None:
         return ""
     if isinstance(content, str):
-        return content
+        return [{"type": "text", "text": content}] if "text" in media_kinds else content
     if not isinstance(content, list):
         raise InvalidRequest(f"{place}.content must be a string or a list of text parts.", param="messages")
     is_media = [isinstance(part, dict) and part.get("type") in media_kinds for part in content]
     if any(is_media):
         return [
-            part if is_medium else {"type": "text", "text": _part_text(part, f"{place}.content[{index}]")}
+            part if is_medium and part["type"] != "text" else {"type": "text", "text": _part_text(part, f"{place}.content[{index}]")}
             for index, (part, is_medium) in enumerate(zip(content, is_media, strict=True))
         ]
     return "\n".join(_part_text(part, f"{place}.content[{index}]") for index, part in enumerate(content))

@@ -6,8 +6,8 @@ from typing import Literal
 
 import msgspec
 
-PoolingKind = Literal["last", "mean", "cls"]
-"""The last token's hidden state, the mean of all, or the first token's."""
+PoolingKind = Literal["last", "mean", "cls", "media"]
+"""The last token's hidden state, the mean of all, the first token's; or the embeddings of the prompt's images and videos."""
 
 
 class PoolingParams(msgspec.Struct, array_like=True, frozen=True):

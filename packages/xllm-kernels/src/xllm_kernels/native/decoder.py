@@ -162,6 +162,31 @@ class LlamaDecoder:
         self._decoder.hidden(token_ids, positions, slot_mapping, query_start, seq_lens, block_tables, rows, hidden)
         return hidden
 
+    def hidden_embedded(
+        self,
+        token_ids: Int32s,
+        positions: Int32s,
+        slot_mapping: Int64s,
+        query_start: Int32s,
+        seq_lens: Int32s,
+        block_tables: Int32s,
+        rows: Int64s,
+        *,
+        embedded: npt.NDArray[np.float32],
+        embedded_rows: Int32s,
+        angles: npt.NDArray[np.float32] | None = None,
+    ) -> npt.NDArray[np.float32]:
+        """As `hidden`, with embeddings of some tokens given, as those of images are.
+
+        embedded: [N, L, hidden], of which level 0 takes the place of a token's own embedding and level i is added after
+        layer i - 1; embedded_rows: [T], rows of it, negative for other tokens. With `angles` [A, rotary_dim] (cosines,
+        then sines) `positions` are rows of that instead of the decoder's table.
+        """
+        hidden = np.empty((len(rows), self.shape.hidden_size), np.float32)
+        arrays = (token_ids, positions, slot_mapping, query_start, seq_lens, block_tables, rows)
+        self._decoder.hidden_embedded(*arrays, embedded, embedded_rows, angles, hidden)
+        return hidden
+
     def logits(self, hidden: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Return the logits [R, vocab] of what `hidden` returned, [R, hidden]: those that `forward` gives."""
         logits = np.empty((len(hidden), self.shape.vocab_size), np.float32)

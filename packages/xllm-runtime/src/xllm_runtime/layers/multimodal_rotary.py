@@ -31,15 +31,7 @@ class MultimodalRotaryEmbedding(RotaryEmbedding):
 
     def __init__(self, args: ModelArgs, operations: Operations) -> None:
         super().__init__(args, operations)
-        parameters = args.rope_scaling.parameters
-        num_frequencies = self.cos_sin_cache.shape[1] // 2
-        sections = parameters.get("mrope_section")
-        if not isinstance(sections, list) or len(sections) != NUM_AXES:
-            raise UnsupportedModel(f"mrope_section in config.json is {sections!r}, not a list of {NUM_AXES} numbers")
-        if parameters.get("mrope_interleaved") or args.model_type.startswith("qwen3_vl"):
-            axes = interleaved_axes(sections, num_frequencies)
-        else:
-            axes = consecutive_axes(sections, num_frequencies)
+        axes = axes_of(args, self.cos_sin_cache.shape[1] // 2)
         self.register_buffer("axis_of", axes.to(torch.get_default_device()), persistent=False)
         self._step_table: torch.Tensor | None = None
 
@@ -58,6 +50,17 @@ class MultimodalRotaryEmbedding(RotaryEmbedding):
         tables = [half.gather(0, rows) for half in self.cos_sin_cache.chunk(2, -1)]
         self._step_table = torch.cat(tables, -1)
         return torch.arange(positions.shape[1], device=positions.device)
+
+
+def axes_of(args: ModelArgs, num_frequencies: int) -> torch.Tensor:
+    """Return the axis of each frequency, int64 [num_frequencies]; raises `UnsupportedModel` as the class does."""
+    parameters = args.rope_scaling.parameters
+    sections = parameters.get("mrope_section")
+    if not isinstance(sections, list) or len(sections) != NUM_AXES:
+        raise UnsupportedModel(f"mrope_section in config.json is {sections!r}, not a list of {NUM_AXES} numbers")
+    if parameters.get("mrope_interleaved") or args.model_type.startswith("qwen3_vl"):
+        return interleaved_axes(sections, num_frequencies)
+    return consecutive_axes(sections, num_frequencies)
 
 
 def consecutive_axes(sections: Sequence[int], num_frequencies: int) -> torch.Tensor:

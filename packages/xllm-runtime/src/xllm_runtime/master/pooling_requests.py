@@ -15,6 +15,7 @@ from xllm_framework.model import ModelArgs
 from xllm_framework.model.pooling import PoolingSettings
 from xllm_framework.request import RequestOutput
 from xllm_framework.request.pooling_params import PoolingParams
+from xllm_runtime.master.chat_input import ChatInput
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
 from xllm_runtime.master.request_factory import RequestFactory
 
@@ -52,6 +53,10 @@ class PoolingRequests:
         if self._is_classifier:
             raise InvalidRequest("This model is a classifier and makes no embeddings: ask it for scores.", "model")
         return self._factory.from_pooling(prompt, self._params, param=param, truncate_to=truncate_to, **options)
+
+    def prepare_chat(self, chat: ChatInput, **options: Unpack[RequestOptions]) -> PreparedRequest:
+        """Apply the chat template to a conversation, with images and videos where the model sees, and go on as `prepare`."""
+        return self._factory.from_pooled_chat(chat, self._params, **options)
 
     def check_dimensions(self, dimensions: int | None) -> None:
         """Check a wanted length; None is the whole.

@@ -5,6 +5,7 @@ Knows nothing of who runs when, or of outputs.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import time
@@ -24,7 +25,7 @@ from xllm_runtime.master.chat_input import ChatInput
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
 
 _MASK = (1 << 64) - 1
-_NO_OUTPUT = SamplingParams(max_tokens=0, temperature=0.0)
+NO_OUTPUT = SamplingParams(max_tokens=0, temperature=0.0)
 
 
 class RequestFactory:
@@ -124,9 +125,16 @@ class RequestFactory:
             raise RequestTooLong(
                 f"{param} has {len(token_ids)} tokens, more than max_model_len {self._max_model_len}.", param
             )
-        message = msgspec.structs.replace(self._message(token_ids, _NO_OUTPUT, options), pooling=pooling)
+        message = msgspec.structs.replace(self._message(token_ids, NO_OUTPUT, options), pooling=pooling)
         text = prompt if isinstance(prompt, str) else None
         return PreparedRequest(message, text, options.get("request_id"))
+
+    def from_pooled_chat(
+        self, chat: ChatInput, pooling: PoolingParams, **options: Unpack[RequestOptions]
+    ) -> PreparedRequest:
+        """Return the request for a vector of a conversation; raises as `from_chat` does."""
+        prepared = self.from_chat(chat, NO_OUTPUT, **options)
+        return dataclasses.replace(prepared, message=msgspec.structs.replace(prepared.message, pooling=pooling))
 
     def _truncated(self, text: str, token_ids: list[int], limit: int) -> list[int]:
         """Return the first `limit` tokens, but all that the tokenizer adds before and behind the text."""

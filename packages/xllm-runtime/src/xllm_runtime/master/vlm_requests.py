@@ -6,6 +6,8 @@ place-holders as the media have embeddings. Knows nothing of files, URLs or pixe
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Sequence
 from typing import Any, Unpack
 
@@ -15,10 +17,11 @@ from xllm_framework.chat_template import ChatTemplate
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.multimodal import PromptMedia, expand_placeholders
 from xllm_framework.request import SamplingParams
+from xllm_framework.request.pooling_params import PoolingParams
 from xllm_framework.tokenizer import Tokenizer
 from xllm_runtime.master.chat_input import ChatInput
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
-from xllm_runtime.master.request_factory import RequestFactory
+from xllm_runtime.master.request_factory import NO_OUTPUT, RequestFactory
 from xllm_runtime.processors.media_loader import MediaLoader
 from xllm_runtime.processors.media_parts import take_media_parts
 from xllm_runtime.processors.media_processor import MediaProcessor, ProcessedMedia
@@ -71,6 +74,27 @@ class VLMRequestFactory(RequestFactory):
         token_ids = self._tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
         text = prompt if isinstance(prompt, str) else None
         return self._place(text, token_ids, media, sampling, "prompt", True, options)
+
+    def from_media_alone(
+        self, messages: Sequence[dict[str, Any]], **options: Unpack[RequestOptions]
+    ) -> PreparedRequest:
+        """Return the request for the embeddings of the media of `messages`, whose texts mean nothing.
+
+        Its prompt is never computed, so that nobody else may find its blocks: it has a cache salt of its own.
+        """
+        _, sources = take_media_parts(messages)
+        if not sources:
+            raise InvalidRequest("messages hold no image and no video to embed.", "messages")
+        marks = {kind: token_id for token_id, kind in self._processor.marks.items()}
+        known = [source for source in sources if source.kind in marks]
+        if len(known) < len(sources):
+            raise InvalidRequest("messages hold a medium of a kind that this model does not take.", "messages")
+        media = self._loader.load(sources)
+        options["cache_salt"] = os.urandom(16).hex()
+        prompt = [marks[source.kind] for source in sources]
+        prepared = self._place(None, prompt, media, NO_OUTPUT, "messages", True, options)
+        message = msgspec.structs.replace(prepared.message, pooling=PoolingParams("media"))
+        return dataclasses.replace(prepared, message=message)
 
     def _with_media(
         self, chat: ChatInput, media: list[ProcessedMedia], sampling: SamplingParams, options: RequestOptions

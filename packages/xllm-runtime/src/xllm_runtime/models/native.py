@@ -5,6 +5,7 @@ Knows nothing of files beyond the types of their tensors, and nothing of steps.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -19,6 +20,12 @@ from xllm_runtime.models.third_party import third_party_models
 
 WeightFormat = Literal["auto", "bf16", "f32", "int8", "int4"]
 NATIVE_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+NATIVE_LANGUAGE_PARTS = {
+    "Qwen2VLForConditionalGeneration": "Qwen2ForCausalLM",
+    "Qwen2_5_VLForConditionalGeneration": "Qwen2ForCausalLM",
+    "Qwen3VLForConditionalGeneration": "Qwen3ForCausalLM",
+}
+"""Models that see -> what their language part would be called alone."""
 GGUF_TYPES = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K")
 """What the decoder can repack."""
 MAX_HEAD_DIM = 1024
@@ -42,6 +49,12 @@ def explain_native(args: ModelArgs, config: ModelConfig, files: ModelFiles | Non
         method = (args.raw["quantization_config"] or {}).get("quant_method", "unknown")
         reasons.append(f"it does not read weights quantised by {method}")
     return reasons + explain_llama(args)
+
+
+def native_language_args(args: ModelArgs) -> ModelArgs | None:
+    """Return the arguments of the language part of a model that sees, as if it stood alone; None where it is not known."""
+    architecture = NATIVE_LANGUAGE_PARTS.get(args.architecture)
+    return None if architecture is None else replace(args, architecture=architecture)
 
 
 def decoder_shape(args: ModelArgs) -> DecoderShape:

@@ -79,6 +79,11 @@ def select_model(args: ModelArgs, config: ModelConfig) -> ModelChoice:
     raise UnsupportedModel(f"no implementation fits architecture {args.architecture!r} ({'; '.join(refusals)})")
 
 
+def model_class(architecture: str) -> Any:
+    """Return the class of the `python` implementation of `architecture`, which `MODELS` names."""
+    return _load(MODELS[architecture])
+
+
 def supported_architectures() -> list[str]:
     """Return the architectures of the `python` implementation, third parties' included, in alphabetical order."""
     return sorted({*MODELS, *third_party_models()})

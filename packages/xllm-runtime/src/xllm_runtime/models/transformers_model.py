@@ -50,7 +50,7 @@ class TransformersCausalLM(nn.Module):
         self.args = args
         self._dtype = dtype
         self._device = torch.get_default_device()
-        self._config = _configuration(args)
+        self._config = model_configuration(args)
         self._strategy: ForwardStrategy | None = None
         self._head: LogitsHead | None = None
 
@@ -79,16 +79,7 @@ class TransformersCausalLM(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `CausalLM.load_weights`; renaming and merging of tensors is left to transformers."""
-        try:
-            model, report = _model_class(self._config).from_pretrained(
-                None, config=self._config, state_dict=dict(weights), dtype=self._dtype, output_loading_info=True
-            )
-        except (RuntimeError, ValueError, OSError) as error:
-            raise ModelLoadError(f"transformers cannot load the checkpoint: {_first_line(error)}") from error
-        for problem, names in (("has no tensor", report["missing_keys"]), ("is wrong in", report["mismatched_keys"])):
-            if names:
-                raise ModelLoadError(f"the checkpoint {problem} {min(map(str, names))!r}")
-        self._adopt(model)
+        self._adopt(load_checkpoint(_model_class(self._config), self._config, self._dtype, weights))
 
     def make_dummy_weights(self) -> None:
         """Take the random weights with which transformers starts a training."""
@@ -141,10 +132,31 @@ class TransformersCausalLM(nn.Module):
             return trial.difference(self)
         except Exception as error:  # a model's code that does not fit a strategy may fail in any way
             logger.debug("a strategy does not fit", exc_info=True)
-            return _first_line(error)
+            return first_line(error)
 
 
-def _configuration(args: ModelArgs) -> Any:
+def load_checkpoint(
+    model_class: Any, config: Any, dtype: torch.dtype, weights: Iterable[tuple[str, torch.Tensor]]
+) -> Any:
+    """Return transformers' model of a class with its weights.
+
+    Raises:
+        ModelLoadError: transformers refuses them, or some are missing or have a wrong shape; names one.
+    """
+    try:
+        model, report = model_class.from_pretrained(
+            None, config=config, state_dict=dict(weights), dtype=dtype, output_loading_info=True
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        raise ModelLoadError(f"transformers cannot load the checkpoint: {first_line(error)}") from error
+    for problem, names in (("has no tensor", report["missing_keys"]), ("is wrong in", report["mismatched_keys"])):
+        if names:
+            raise ModelLoadError(f"the checkpoint {problem} {min(map(str, names))!r}")
+    return model
+
+
+def model_configuration(args: ModelArgs) -> Any:
+    """Return transformers' configuration object of a model; raises `ModelLoadError` where transformers refuses it."""
     from transformers import AutoConfig
     from transformers.utils import logging as transformers_logging
 
@@ -154,7 +166,7 @@ def _configuration(args: ModelArgs) -> Any:
     try:
         return AutoConfig.for_model(args.model_type, **fields)
     except Exception as error:  # config classes check their fields with errors of many kinds
-        raise ModelLoadError(f"transformers refuses config.json: {_first_line(error)}") from error
+        raise ModelLoadError(f"transformers refuses config.json: {first_line(error)}") from error
 
 
 def _model_class(config: Any) -> Any:
@@ -163,6 +175,7 @@ def _model_class(config: Any) -> Any:
     return AutoModelForCausalLM._model_mapping[type(config)]
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return what an error of transformers says, as far as a sentence can hold it."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

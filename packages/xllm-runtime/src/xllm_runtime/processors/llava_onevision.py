@@ -19,8 +19,9 @@ from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_framework.model.config_fields import ConfigFields
 from xllm_framework.multimodal import MediaItem, PromptMedia
 from xllm_framework.multimodal.anyres import best_resolution, fitted_size, num_features
-from xllm_framework.multimodal.media_item import hash_media
+from xllm_framework.multimodal.media_item import MediaKind, hash_media
 from xllm_framework.tokenizer import Tokenizer
+from xllm_runtime.processors.embedded_media import EmbeddedMedia, embedded_item
 from xllm_runtime.processors.media_processor import ProcessedMedia, Video
 from xllm_runtime.processors.resize import Pixels, resize_frame, resize_image
 from xllm_runtime.processors.settings import Defaults, load_image_settings, load_video_settings
@@ -40,6 +41,7 @@ class LlavaOnevisionProcessor:
 
     def __init__(self, config: MultimodalConfig, files: ModelFiles, args: ModelArgs, tokenizer: Tokenizer) -> None:
         self._config = config
+        self._embedding_width = args.hidden_size
         self.image = load_image_settings(files, Defaults(1, 1, mean=HALF, std=HALF))
         self.video = load_video_settings(files, Defaults(1, 1, mean=HALF, std=HALF))
         raw = args.raw
@@ -82,6 +84,18 @@ class LlavaOnevisionProcessor:
         grid, content = (len(pixels), 1, 1), pixels.tobytes()
         item = MediaItem("video", hash_media("video", grid, content), grid, pixels.shape, content)
         return ProcessedMedia(item, [self.targets["video"]] * count)
+
+    def process_embeddings(self, kind: MediaKind, embedded: EmbeddedMedia, place: str) -> ProcessedMedia:
+        """See `MediaProcessor.process_embeddings`; row ends are among the rows."""
+        num_rows, width = embedded.values.shape
+        if kind not in self.targets or width != self._embedding_width:
+            raise InvalidRequest(
+                f"{place}: data has {width} columns, not this model's {self._embedding_width}, or is a {kind}, which it "
+                "does not take.",
+                "messages",
+            )
+        item = embedded_item(kind, embedded, (1, num_rows, 1))
+        return ProcessedMedia(item, [self.targets[kind]] * num_rows)
 
     def place(self, num_tokens: int, items: list[MediaItem], time_steps: Sequence[float]) -> PromptMedia:
         """See `MediaProcessor.place`; positions are indices."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from xllm_framework.config import MultimodalConfig
 from xllm_framework.errors import InvalidRequest
+from xllm_runtime.processors.embedded_media import read_embeddings
 from xllm_runtime.processors.image_file import check_pixels, decode_image, upright
 from xllm_runtime.processors.media_bytes import MediaBytes
 from xllm_runtime.processors.media_parts import MediaSource
@@ -56,6 +57,9 @@ class MediaLoader:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _load(self, source: MediaSource, num_images: int) -> ProcessedMedia:
+        if source.is_embedded:
+            embedded = read_embeddings(source.content, source.place, self._config.max_media_bytes)
+            return self._processor.process_embeddings(source.kind, embedded, source.place)
         content = self._bytes.read(source)
         if not isinstance(content, bytes):
             return self._process_object(content, source, num_images)

@@ -4,6 +4,7 @@
     {"type": "input_image", "image_url": ...}             OpenAI's responses
     {"type": "image", "source": {...}}                    Anthropic's messages: base64 with media_type and data, or url
     {"type": "image", "image": ...}                       Hugging Face's templates: a URL, bytes or, in a script, a picture
+    {"type": "image_embeds", "image_embeds": ...}         what a vision tower made of it: see `embedded_media`
 
 In their place, templates see {"type": "image"} or {"type": "video"}.
 """
@@ -25,7 +26,11 @@ _KINDS: dict[str, MediaKind] = {
     "input_video": "video",
     "video": "video",
     "image_embeds": "image",
+    "image_embedding": "image",
+    "video_embeds": "video",
+    "video_embedding": "video",
 }
+_EMBEDDED = ("image_embeds", "image_embedding", "video_embeds", "video_embedding")
 _AUDIO = ("input_audio", "audio_url", "audio")
 
 
@@ -39,7 +44,7 @@ class MediaSource:
     content: Any
     """A URL as text, a file's bytes, or an object (a picture, an array) that a script hands over."""
     is_embedded: bool = False
-    """`content` is what a tower would make of it: nested lists, or an array, [E, width]; or base64 of a .npy file."""
+    """`content` is what a tower would make of it, as `read_embeddings` takes it."""
 
 
 def take_media_parts(messages: Sequence[Any]) -> tuple[list[Any], list[MediaSource]]:
@@ -67,7 +72,7 @@ def _taken(part: Any, place: str, sources: list[MediaSource]) -> Any:
         raise InvalidRequest(f"{place} is of type {kind}, but this model does not hear.", "messages")
     if kind not in _KINDS:
         return part
-    is_embedded = kind == "image_embeds"
+    is_embedded = kind in _EMBEDDED
     content = part.get(kind) if is_embedded else _content(part, kind, place)
     if content is None or (isinstance(content, str) and not content):
         raise InvalidRequest(f"{place} of type {kind} names no {_KINDS[kind]}.", "messages")

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from xllm_framework.config import MultimodalConfig
+from xllm_framework.config import ModelConfig, MultimodalConfig
 from xllm_framework.errors import InvalidConfig, UnsupportedModel
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_framework.multimodal import MediaItem, PromptMedia
+from xllm_framework.multimodal.media_item import MediaKind
 from xllm_framework.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     import PIL.Image
 
+    from xllm_runtime.processors.embedded_media import EmbeddedMedia
     from xllm_runtime.processors.video_file import FrameIndices, VideoShape
 
 INSTALL = "pip install xllm-runtime[vlm] brings what decodes images and videos"
@@ -77,8 +79,16 @@ class MediaProcessor(Protocol):
     def process_video(self, video: Video, place: str) -> ProcessedMedia:
         """Return a video in the model's shape; raises as `process_image` does."""
 
+    def process_embeddings(self, kind: MediaKind, embedded: EmbeddedMedia, place: str) -> ProcessedMedia:
+        """Return a medium that comes encoded; raises as `process_image` does where it does not fit the model."""
+
     def place(self, num_tokens: int, items: list[MediaItem], time_steps: Sequence[float]) -> PromptMedia:
         """Return the media of a prompt with their positions; `time_steps` are those of the items."""
+
+
+def is_left_to_transformers(config: ModelConfig, architecture: str) -> bool:
+    """Whether the transformers library processes and computes images for a model: as asked for, or as nobody else does."""
+    return config.model_impl == "transformers" or (config.model_impl == "auto" and architecture not in PROCESSORS)
 
 
 def load_media_processor(

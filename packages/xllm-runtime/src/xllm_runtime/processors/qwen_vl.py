@@ -14,11 +14,12 @@ import numpy as np
 import PIL.Image
 
 from xllm_framework.config import MultimodalConfig
-from xllm_framework.errors import ModelLoadError
+from xllm_framework.errors import InvalidRequest, ModelLoadError
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_framework.multimodal import MediaItem, PositionRule, PromptMedia, multimodal_positions
 from xllm_framework.multimodal.media_item import MediaKind, hash_media
 from xllm_framework.tokenizer import Tokenizer
+from xllm_runtime.processors.embedded_media import EmbeddedMedia, embedded_item
 from xllm_runtime.processors.media_processor import ProcessedMedia, Video
 from xllm_runtime.processors.resize import Pixels, resize_frame, resize_image, smart_size
 from xllm_runtime.processors.settings import Defaults, MediaSettings, load_image_settings, load_video_settings
@@ -47,6 +48,7 @@ class QwenVLProcessor:
         self.marks = {token_id: kind for kind, token_id in self.targets.items()}
         vision = args.raw.get("vision_config") or {}
         self._tokens_per_second = float(vision.get("tokens_per_second") or 0.0)
+        self._embedding_width = args.hidden_size * (1 + len(vision.get("deepstack_visual_indexes") or ()))
         self._config = config
 
     def process_image(self, image: PIL.Image.Image, place: str, num_images: int = 1) -> ProcessedMedia:
@@ -64,6 +66,26 @@ class QwenVLProcessor:
         step = self._tokens_per_second * self.video.temporal_patch_size / fps if self._tokens_per_second else 1.0
         item = media_item("video", stacked_frames(video, shape, (height, width), self.video), self.video, f"{step}")
         return ProcessedMedia(item, [self.targets["video"]] * num_tokens(item, self.video), step)
+
+    def process_embeddings(self, kind: MediaKind, embedded: EmbeddedMedia, place: str) -> ProcessedMedia:
+        """See `MediaProcessor.process_embeddings`; images alone, with their grid."""
+        if kind != "image":
+            raise InvalidRequest(f"{place} is a video, which this model takes as a file only.", "messages")
+        num_rows, width = embedded.values.shape
+        if width != self._embedding_width:
+            raise InvalidRequest(
+                f"{place}: data has {width} columns; this model's embeddings have {self._embedding_width}.", "messages"
+            )
+        unit = self.image.merge_size
+        frames, height, columns = embedded.grid or (0, 0, 0)
+        if frames != 1 or height % unit or columns % unit or height * columns != num_rows * unit**2:
+            raise InvalidRequest(
+                f"{place}: grid must be [1, height, width] in patches, multiples of {unit}, with {unit**2} for each of "
+                f"the {num_rows} rows of data.",
+                "messages",
+            )
+        item = embedded_item(kind, embedded, (frames, height, columns))
+        return ProcessedMedia(item, [self.targets[kind]] * num_rows)
 
     def place(self, num_tokens: int, items: list[MediaItem], time_steps: Sequence[float]) -> PromptMedia:
         """See `MediaProcessor.place`."""

@@ -15,7 +15,7 @@ import torch
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.batch.placeholders import replace_placeholders
-from xllm_framework.config import XLLMConfig
+from xllm_framework.config import ModelConfig, XLLMConfig
 from xllm_framework.kv_cache import BlockMoves
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.auto_config import max_model_len
@@ -23,7 +23,7 @@ from xllm_runtime.executor.interface import FinishedOutput, PendingOutput
 from xllm_runtime.executor.selection import select_executor
 from xllm_runtime.memory.block_payloads import payload_bytes, read_payloads, write_payloads
 from xllm_runtime.memory.host_blocks import HostBlocks, KVTensors
-from xllm_runtime.models.registry import select_model
+from xllm_runtime.models.registry import ModelChoice, select_model
 from xllm_runtime.platform import select_platform
 from xllm_runtime.sampling.logprob_rows import LogprobRows
 from xllm_runtime.sampling.logprobs import prompt_logprobs
@@ -48,7 +48,7 @@ class LLMWorker:
         self._config = config
         self._platform = select_platform(config.model.device)
         self._platform.set_threads(config.execution.threads)
-        choice = select_model(args, config.model)
+        choice = self.choose_model(args, config.model)
         dtype = select_dtype(config.model, args, self._platform)
         self._model = load_model(choice, files, args, config.load, dtype, self._platform.device)
         self._executor = select_executor(
@@ -66,6 +66,10 @@ class LLMWorker:
         self.dtype = str(dtype).removeprefix("torch.")
         self.vocab_size = args.vocab_size
         self.can_copy_blocks = True
+
+    def choose_model(self, args: ModelArgs, config: ModelConfig) -> ModelChoice:
+        """Return the implementation; raises `UnsupportedModel` with every reason where none fits."""
+        return select_model(args, config)
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`; what the weights take is known, for they are loaded."""

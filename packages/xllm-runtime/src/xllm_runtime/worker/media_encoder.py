@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from xllm_framework.multimodal import MediaItem
-from xllm_runtime.models.vlm.interface import VisionLanguageModel
+from xllm_runtime.models.vlm.interface import Encodes
 from xllm_runtime.processors.settings import Normalisation
 
 
@@ -25,7 +25,7 @@ class MediaEncoder:
 
     def __init__(
         self,
-        model: VisionLanguageModel,
+        model: Encodes,
         normalisations: dict[str, Normalisation],
         dtype: torch.dtype,
         device: torch.device,

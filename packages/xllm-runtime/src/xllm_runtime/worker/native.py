@@ -50,13 +50,18 @@ class NativeWorker:
         self._args = args
         longest = max_model_len(config, args, sys.maxsize)
         self._demand = CacheDemand(longest, config.scheduler.max_num_seqs)
-        self._decoder = load_decoder(config, files, args, longest)
+        self._decoder = load_decoder(config, files, args, longest, self.language_name)
         self._blocks = NativeBlocks(self._decoder)
         self.model_impl = "native"
         self.device = "cpu"
         self.dtype: str = compute_dtype(args, config.model, files)
         self.vocab_size = args.vocab_size
         self.can_copy_blocks = True
+
+    @staticmethod
+    def language_name(name: str) -> str | None:
+        """Return what the decoder calls a tensor of the checkpoint; None for one that it does not take."""
+        return name
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`; what the weights take is known, for they are loaded."""
@@ -87,17 +92,20 @@ class NativeWorker:
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
         """Block copies, then forward and tokens in one call, or logits and tokens."""
-        if forward_input.block_copies:
-            self._decoder.copy_blocks(np.array(forward_input.block_copies, np.int32))
+        self._copy_blocks(forward_input)
         if forward_input.prompt_logprobs or forward_input.pooled:
             return self._execute_with_hidden(forward_input)
         if takes_most_probable(forward_input.sampling):
             return self._execute_greedy(forward_input)
-        logits = self._decoder.forward(*_arrays(forward_input), forward_input.sample_rows)
+        logits = self._decoder.forward(*step_arrays(forward_input), forward_input.sample_rows)
         return sample(logits, forward_input.sampling)
 
+    def _copy_blocks(self, forward_input: ForwardInput) -> None:
+        if forward_input.block_copies:
+            self._decoder.copy_blocks(np.array(forward_input.block_copies, np.int32))
+
     def _execute_greedy(self, forward_input: ForwardInput) -> ForwardOutput:
-        token_ids = self._decoder.greedy(*_arrays(forward_input), forward_input.sample_rows)
+        token_ids = self._decoder.greedy(*step_arrays(forward_input), forward_input.sample_rows)
         if token_ids.min(initial=0) >= 0:
             return ForwardOutput(token_ids)
         return ForwardOutput(token_ids, errors=dict.fromkeys(np.flatnonzero(token_ids < 0).tolist(), NOT_FINITE))
@@ -123,6 +131,10 @@ class NativeWorker:
         }
         return output
 
+    def _hidden(self, forward_input: ForwardInput, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the hidden states [R, hidden] of `rows` of a step."""
+        return self._decoder.hidden(*step_arrays(forward_input), rows)
+
     def _logprobs_of(
         self, hidden: npt.NDArray[np.float32], token_ids: npt.NDArray[np.int32], num_top: int
     ) -> LogprobRows:
@@ -138,7 +150,7 @@ class NativeWorker:
         )
 
 
-class _Arrays(NamedTuple):
+class StepArrays(NamedTuple):
     """What the decoder takes before `rows`; see `ForwardInput`."""
 
     token_ids: npt.NDArray[np.int32]
@@ -149,7 +161,8 @@ class _Arrays(NamedTuple):
     block_tables: npt.NDArray[np.int32]
 
 
-def _arrays(step: ForwardInput) -> _Arrays:
-    return _Arrays(
+def step_arrays(step: ForwardInput) -> StepArrays:
+    """Return the arrays of a step in the decoder's order."""
+    return StepArrays(
         step.token_ids, step.positions, step.slot_mapping, step.query_start, step.seq_lens, step.block_tables
     )

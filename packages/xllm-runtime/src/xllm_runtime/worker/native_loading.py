@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import ModelLoadError
@@ -22,7 +23,13 @@ IGNORED_SUFFIX = ".rotary_emb.inv_freq"
 logger = logging.getLogger(__name__)
 
 
-def load_decoder(config: XLLMConfig, files: ModelFiles, args: ModelArgs, num_positions: int) -> LlamaDecoder:
+Rename = Callable[[str], str | None]
+"""A tensor's name in the checkpoint -> what the decoder calls it; None for one that it does not take."""
+
+
+def load_decoder(
+    config: XLLMConfig, files: ModelFiles, args: ModelArgs, num_positions: int, rename: Rename = str
+) -> LlamaDecoder:
     """Return the decoder of a model that `models.native` serves, for positions below `num_positions`.
 
     Raises:
@@ -35,7 +42,7 @@ def load_decoder(config: XLLMConfig, files: ModelFiles, args: ModelArgs, num_pos
         if config.load.load_format == "dummy":
             _fill(decoder, dummy_raw_weights(args))
         else:
-            _load(decoder, files, args, PackedCopy(files, form, config.load.cache_dir))
+            _load(decoder, files, args, PackedCopy(files, form, config.load.cache_dir), rename)
     except ValueError as error:
         raise ModelLoadError(f"{files.path}: {error}.") from error
     except MemoryError as error:
@@ -49,10 +56,11 @@ def load_decoder(config: XLLMConfig, files: ModelFiles, args: ModelArgs, num_pos
     return decoder
 
 
-def _load(decoder: LlamaDecoder, files: ModelFiles, args: ModelArgs, copy: PackedCopy) -> None:
+def _load(decoder: LlamaDecoder, files: ModelFiles, args: ModelArgs, copy: PackedCopy, rename: Rename) -> None:
     """Take the packed copy of an earlier start, or pack the checkpoint and leave a copy for the next one."""
     if not copy.load(decoder):
-        _fill(decoder, raw_weights(files, args))
+        named = ((rename(tensor.name), tensor) for tensor in raw_weights(files, args))
+        _fill(decoder, (replace(tensor, name=name) for name, tensor in named if name is not None))
         copy.save(decoder)
 
 

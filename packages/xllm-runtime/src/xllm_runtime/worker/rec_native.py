@@ -10,7 +10,7 @@ from xllm_framework.config import XLLMConfig
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_kernels.native import LlamaDecoder
 from xllm_kernels.native.beams import NativeBeams
-from xllm_runtime.worker.native import KV_TYPES, NativeWorker, _arrays
+from xllm_runtime.worker.native import KV_TYPES, NativeWorker, step_arrays
 from xllm_runtime.worker.rec import Beams, Float32s, Searcher, beam_positions
 from xllm_runtime.worker.rec_host import HostSearcher
 from xllm_runtime.worker.rec_recompute import BEAMS_PER_STEP, RecomputedBeams, blocks_per_beam, num_scratch_blocks
@@ -48,7 +48,7 @@ class NativeRecWorker(NativeWorker):
 
 def forward_steps(decoder: LlamaDecoder, steps: list[ForwardInput]) -> Float32s:
     """Compute steps one after the other; return the logits of their sampled rows."""
-    return np.concatenate([decoder.forward(*_arrays(step), step.sample_rows) for step in steps])
+    return np.concatenate([decoder.forward(*step_arrays(step), step.sample_rows) for step in steps])
 
 
 class NativeBeamModel:

@@ -5,9 +5,15 @@ What may not be added here: see `worker.llm`; how a tower computes (`models.vlm`
 
 from __future__ import annotations
 
+import dataclasses
 from typing import cast
 
-from xllm_framework.batch import ForwardInput
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from xllm_framework.batch import ForwardInput, ForwardOutput
+from xllm_framework.batch.pooled_rows import PooledRows
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs, ModelFiles
@@ -52,3 +58,21 @@ class VLMWorker(LLMWorker):
             step.output.num_encoded_media = encoder.num_encoded - num_encoded
             step.output.num_cached_media = encoder.num_found - num_found
         return step
+
+    def _compute(self, forward_input: ForwardInput) -> ForwardOutput:
+        """See `LLMWorker._compute`; of prompts whose media alone are wanted, nothing but those is computed."""
+        wanted = [rows for rows in forward_input.pooled if rows.items]
+        if not wanted:
+            return super()._compute(forward_input)
+        forward_input = dataclasses.replace(
+            forward_input, pooled=[rows for rows in forward_input.pooled if not rows.items]
+        )
+        is_all = len(wanted) == forward_input.num_sequences
+        output = ForwardOutput(np.zeros(0, np.int32)) if is_all else super()._compute(forward_input)
+        output.pooled = {**(output.pooled or {}), **{rows.index: self._embeddings(rows) for rows in wanted}}
+        return output
+
+    def _embeddings(self, rows: PooledRows) -> npt.NDArray[np.float32]:
+        """Return the embeddings of `rows.items`, one after the other, flat."""
+        found = self.encoder(rows.items)
+        return torch.cat([found[item.content_hash].flatten() for item in rows.items]).float().cpu().numpy()

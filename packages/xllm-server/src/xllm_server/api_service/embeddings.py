@@ -6,16 +6,22 @@ import base64
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
+from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import RequestOutput
 from xllm_runtime.master import PreparedRequest
+from xllm_runtime.master.media_embeddings import media_embeddings
 from xllm_runtime.master.pooling_requests import PoolingRequests, Vector
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.pooling_rendering import WholeRendering, pooling_usage
 from xllm_server.api_service.service import CheckedRequest, GenerationService
-from xllm_server.protocol.pooling import Embedding, EmbeddingList, EmbeddingRequest
+from xllm_server.protocol.pooling import EmbeddedMedium, Embedding, EmbeddingList, EmbeddingRequest
+
+if TYPE_CHECKING:
+    from xllm_runtime.master.vlm import VLMMaster
 
 
 class EmbeddingService(GenerationService[EmbeddingRequest]):
@@ -31,8 +37,16 @@ class EmbeddingService(GenerationService[EmbeddingRequest]):
         master.pooling.check_dimensions(body.dimensions)
         limit = body.truncate_to(master.ready.max_model_len)
 
+        if body.task == "mm_embed" and master.backend != "vlm":
+            raise InvalidRequest("This model has no vision tower, so it does not do the task mm_embed.", "task")
+
         def prepare(request_id: str) -> Sequence[PreparedRequest]:
             options = body.options(request_id)
+            if body.messages is not None:
+                chat = body.chat()
+                if body.task == "mm_embed":
+                    return [cast("VLMMaster", master).prepare_media_embedding(chat.messages, **options)]
+                return [master.pooling.prepare_chat(chat, **options)]
             return [master.pooling.prepare(item, truncate_to=limit, **options) for item in body.inputs()]
 
         return CheckedRequest(prepare, partial(self._rendering, body))
@@ -53,17 +67,29 @@ class EmbeddingRendering(WholeRendering):
 
     def whole(self, results: Sequence[RequestOutput], generation: Generation) -> msgspec.Struct:
         """Return the answer."""
+        if self._body.task == "mm_embed":
+            return self._list(self._media(results[0], generation), generation)
         vectors = [self._pooling.vector(result, self._body.dimensions) for result in results]
-        return EmbeddingList(
-            id=self._id,
-            created=int(time.time()),
-            model=self._model,
-            data=[Embedding(index, self._written(vector)) for index, vector in enumerate(vectors)],
-            usage=pooling_usage(generation),
-        )
+        return self._list([Embedding(index, self._written(vector)) for index, vector in enumerate(vectors)], generation)
 
-    def _written(self, vector: Vector) -> list[float] | str:
+    def _list(self, data: list[Embedding] | list[EmbeddedMedium], generation: Generation) -> EmbeddingList:
+        usage = pooling_usage(generation)
+        return EmbeddingList(id=self._id, created=int(time.time()), model=self._model, data=data, usage=usage)
+
+    def _media(self, result: RequestOutput, generation: Generation) -> list[EmbeddedMedium]:
+        return [
+            EmbeddedMedium(
+                index=index,
+                kind=medium.kind,
+                data=self._written(medium.values),
+                shape=(medium.values.shape[0], medium.values.shape[1]),
+                grid=medium.grid,
+            )
+            for index, medium in enumerate(media_embeddings(generation.prepared[0], result))
+        ]
+
+    def _written(self, values: Vector) -> Any:
+        """Return numbers as the request wants them: base64, or lists as deep as `values` has axes."""
         if self._body.encoding_format == "base64":
-            return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
-        numbers: list[float] = vector.tolist()
-        return numbers
+            return base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
+        return values.tolist()

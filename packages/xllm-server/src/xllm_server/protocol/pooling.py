@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 
 from xllm_framework.errors import InvalidRequest
+from xllm_runtime.master import ChatInput
+from xllm_server.protocol.chat import Message
 from xllm_server.protocol.engine_request import EngineRequest, Int32, Int64
 from xllm_server.protocol.token_inputs import texts_or_tokens
 
@@ -50,10 +52,16 @@ class PoolingRequest(EngineRequest, kw_only=True):
 
 
 class EmbeddingRequest(PoolingRequest, kw_only=True):
-    """Body of /v1/embeddings."""
+    """Body of /v1/embeddings: `input`, or `messages`."""
 
-    input: str | list[str | list[Int32] | Int32]
+    input: str | list[str | list[Int32] | Int32] | None = None
     """A text, a list of texts, a list of token ids, or a list of such lists."""
+    messages: list[Message] | None = None
+    """A conversation of which one vector is wanted, with images and videos where the model sees."""
+    add_generation_prompt: bool | None = None
+    """End the conversation where an answer would begin; false when left out."""
+    task: Literal["embed", "mm_embed"] | None = None
+    """mm_embed: what the model's vision tower makes of each image and video of `messages`, instead of a vector."""
     encoding_format: Literal["float", "base64"] | None = None
     """base64 is that of little-endian float32 numbers."""
     dimensions: Int64 | None = None
@@ -62,11 +70,27 @@ class EmbeddingRequest(PoolingRequest, kw_only=True):
     def check(self) -> None:
         """Check what types cannot say; raises as `check_pooling` does."""
         self.check_pooling()
-        self.inputs()
+        if (self.input is None) == (self.messages is None):
+            raise InvalidRequest("Give either input or messages.", "input")
+        if self.messages is None:
+            self.inputs()
+        elif not self.messages:
+            raise InvalidRequest("messages must not be empty.", "messages")
+        elif self.truncate_prompt_tokens is not None:
+            raise InvalidRequest("Conversations are not truncated.", "truncate_prompt_tokens")
+        if self.task == "mm_embed" and self.messages is None:
+            raise InvalidRequest("The task mm_embed needs messages with images or videos.", "messages")
+        if self.task == "mm_embed" and self.dimensions is not None:
+            raise InvalidRequest("Embeddings of media are not cut.", "dimensions")
+
+    def chat(self) -> ChatInput:
+        """Return the conversation; only where there are `messages`."""
+        messages = msgspec.to_builtins(self.messages or [])
+        return ChatInput(messages=messages, add_generation_prompt=bool(self.add_generation_prompt))
 
     def inputs(self) -> list[str | list[int]]:
         """Return the inputs one by one; raises `InvalidRequest` for none, an empty one, too many, or a mixture."""
-        return texts_or_tokens(self.input, "input", MAX_INPUTS)
+        return texts_or_tokens(self.input or "", "input", MAX_INPUTS)
 
 
 class Embedding(msgspec.Struct, tag_field="object", tag="embedding"):
@@ -76,13 +100,26 @@ class Embedding(msgspec.Struct, tag_field="object", tag="embedding"):
     embedding: list[float] | str
 
 
+class EmbeddedMedium(msgspec.Struct, tag_field="object", tag="mm_embedding", kw_only=True):
+    """What the vision tower made of one image or video; the whole can be sent back as an `image_embeds` part."""
+
+    index: int
+    kind: Literal["image", "video"]
+    data: list[list[float]] | str
+    """Numbers row by row, or base64 of them as little-endian float32."""
+    shape: tuple[int, int]
+    dtype: Literal["float32"] = "float32"
+    grid: tuple[int, int, int]
+    """Patches in time, height and width."""
+
+
 class EmbeddingList(msgspec.Struct, tag_field="object", tag="list", kw_only=True):
     """Body of an answer of /v1/embeddings."""
 
     id: str
     created: int
     model: str
-    data: list[Embedding]
+    data: list[Embedding] | list[EmbeddedMedium]
     usage: PoolingUsage
 
 

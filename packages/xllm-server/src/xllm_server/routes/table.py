@@ -56,7 +56,7 @@ ROUTE_GROUPS = (
     RouteGroup(responses_router, (ResponsesRequest,), TEXT),
     RouteGroup(messages_router, (MessagesRequest, CountTokensRequest), TEXT),
     RouteGroup(sample_router, (SampleRequest,), LLM),
-    RouteGroup(embeddings_router, (EmbeddingRequest,), LLM),
+    RouteGroup(embeddings_router, (EmbeddingRequest,), TEXT),
     RouteGroup(rerank_router, (RerankRequest,), LLM),
     RouteGroup(score_router, (ScoreRequest,), LLM),
     RouteGroup(tokens_router, (TokenizeRequest, DetokenizeRequest), TEXT),

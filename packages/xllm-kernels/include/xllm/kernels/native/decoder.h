@@ -49,6 +49,15 @@ struct StepArgs {
   int64_t num_columns;
   int64_t block_table_stride;
   int64_t num_rows;
+  // Tokens whose embeddings are given, as those of images are: embedded [num_embedded, num_levels, hidden_size], the first level
+  // in place of a token's own embedding, level i added after layer i - 1; embedded_rows [num_tokens], negative for other tokens.
+  const float* embedded = nullptr;
+  const int32_t* embedded_rows = nullptr;
+  int64_t num_embedded = 0;
+  int64_t num_levels = 0;
+  // Where there are any, positions are rows of this table [num_angles, rotary_dim] instead of the decoder's.
+  const float* angles = nullptr;
+  int64_t num_angles = 0;
 };
 
 // Not for use by two threads at once, except that calls wait for each other. Everything that is not as documented

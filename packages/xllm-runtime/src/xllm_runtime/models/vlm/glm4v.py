@@ -40,7 +40,8 @@ class Glm4vForConditionalGeneration(QwenVLForConditionalGeneration):
             reasons.append(f"its language model is {kind}, which {args.architecture} does not have")
         return reasons + cls.language_class.explain(args)
 
-    def build_tower(self, args: ModelArgs, dtype: torch.dtype) -> GlmVisionTower:
+    @classmethod
+    def build_tower(cls, args: ModelArgs, dtype: torch.dtype) -> GlmVisionTower:
         """See `QwenVLForConditionalGeneration.build_tower`."""
         return GlmVisionTower(glm_vision_args(args), dtype)
 

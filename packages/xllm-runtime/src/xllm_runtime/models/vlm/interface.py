@@ -17,7 +17,14 @@ Additions = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """For each of the first layers: (rows int64 [R], values [R, hidden]) to be added after it."""
 
 
-class VisionLanguageModel(CausalLM, Protocol):
+class Encodes(Protocol):
+    """What makes embeddings of media."""
+
+    def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
+        """Run the tower: one [E, num_levels * hidden] an item, whatever else is encoded in the same call."""
+
+
+class VisionLanguageModel(CausalLM, Encodes, Protocol):
     """A `CausalLM`, which alone serves text, with a vision tower. E embeddings stand for one item."""
 
     num_levels: int
@@ -26,9 +33,6 @@ class VisionLanguageModel(CausalLM, Protocol):
     @property
     def text_model(self) -> CausalLM:
         """The language model alone, for executors that know its kind."""
-
-    def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
-        """Run the tower: one [E, num_levels * hidden] an item, whatever else is encoded in the same call."""
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """int64 [T] -> a new tensor [T, hidden]."""

@@ -64,9 +64,10 @@ class QwenVLForConditionalGeneration(nn.Module):
         reasons = [] if activation in ACTIVATIONS else [f"the tower's activation {activation!r} is unknown"]
         return reasons + explain_llama(args)
 
-    def build_tower(self, args: ModelArgs, dtype: torch.dtype) -> VisionTower:
+    @classmethod
+    def build_tower(cls, args: ModelArgs, dtype: torch.dtype) -> VisionTower:
         """Return the tower of a model of these arguments, without its weights."""
-        return QwenVisionTower(qwen_vision_args(args), self.style, dtype)
+        return QwenVisionTower(qwen_vision_args(args), cls.style, dtype)
 
     @classmethod
     def language_args(cls, args: ModelArgs) -> ModelArgs:
