@@ -117,7 +117,7 @@ class NativeWorker:
         rows = [forward_input.sample_rows]
         rows += [np.arange(start, start + len(ids)) for start, (_, _, ids) in zip(starts, wanted, strict=True)]
         rows += [np.arange(part.first, part.end) for part in pooled]
-        hidden = self._decoder.hidden(*_arrays(forward_input), np.concatenate(rows))
+        hidden = self._hidden(forward_input, np.concatenate(rows))
         sampled, *parts = np.split(hidden, np.cumsum([len(part) for part in rows])[:-1])
         output = sample(self._decoder.logits(sampled), forward_input.sampling)
         if wanted:
