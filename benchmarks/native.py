@@ -3,9 +3,10 @@
     python benchmarks/native.py [--model FILE.gguf] [--threads 2] [--formats auto,bf16] [--peer PYTHON]
 
 Without --model the embedded demo model. A row is a weight format: milliseconds of a decode step of 1, 8 and 32 sequences
-after 128 tokens, the weights read a second at batch 1, and the time of a 512-token prompt. PYTHON is an interpreter that
-has llama-cpp-python; it runs the file as it is, for batch 1 and the prompt. Best of several runs; with one thread in
-CPU time, which a busy machine disturbs less, else in wall time.
+after 128 tokens, the weights passed a second at batch 1 (as if all were read: of a large head a greedy step reads a part),
+and the time of a 512-token prompt. PYTHON is an interpreter that has llama-cpp-python; it runs the file as it is, for
+batch 1 and the prompt. Best of several runs; with one thread in CPU time, which a busy machine disturbs less, else in wall
+time.
 """
 
 from __future__ import annotations

@@ -3,12 +3,16 @@ add_library(
   xllm_kernels_native STATIC
   csrc/native/beam_check.cpp
   csrc/native/beams.cpp
+  csrc/native/best_tokens.cpp
   csrc/native/decoder.cpp
+  csrc/native/draw.cpp
+  csrc/native/head_screen.cpp
   csrc/native/kv_cache.cpp
   csrc/native/memory.cpp
   csrc/native/pack.cpp
   csrc/native/packed_file.cpp
   csrc/native/product.cpp
+  csrc/native/stage.cpp
   csrc/native/step.cpp
   csrc/native/step_check.cpp
   csrc/native/tensor_kind.cpp

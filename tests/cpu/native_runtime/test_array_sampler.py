@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 from support.sampling_batches import batches, is_near_a_border
 from support.sampling_reference import expected_token
 from support.sampling_rows import Row, sampling_rows
+from xllm_runtime.sampling import native as native_sampler
 from xllm_runtime.sampling import sampler as torch_sampler
 from xllm_runtime.sampling.arrays.ranking import best_tokens
 from xllm_runtime.sampling.arrays.sampler import sample
 
+SAMPLERS = [pytest.param(sample, id="numpy"), pytest.param(native_sampler.sample, id="native")]
 
-@given(batches())
-@settings(deadline=None, max_examples=150)
-def test_gives_the_token_that_the_options_mean(batch):
+
+@pytest.mark.parametrize("sample", SAMPLERS)
+@given(batch=batches())
+@settings(deadline=None, max_examples=100)
+def test_gives_the_token_that_the_options_mean(sample, batch):
     logits, rows = batch
     tokens = sample(logits.copy(), sampling_rows(rows)).token_ids
     for row_logits, row, token in zip(logits, rows, tokens.tolist(), strict=True):
@@ -26,9 +30,10 @@ def test_gives_the_token_that_the_options_mean(batch):
             assert token == expected_token(row_logits, row)
 
 
-@given(batches())
-@settings(deadline=None, max_examples=150)
-def test_agrees_with_the_torch_sampler(batch):
+@pytest.mark.parametrize("sample", SAMPLERS)
+@given(batch=batches())
+@settings(deadline=None, max_examples=100)
+def test_agrees_with_the_torch_sampler(sample, batch):
     logits, rows = batch
     ours = sample(logits.copy(), sampling_rows(rows))
     theirs = torch_sampler.sample(torch.from_numpy(logits.copy()), sampling_rows(rows))
@@ -48,8 +53,9 @@ def test_agrees_with_the_torch_sampler(batch):
             np.testing.assert_allclose(mine[same], other[same], atol=1e-5)
 
 
+@pytest.mark.parametrize("sample", SAMPLERS)
 @pytest.mark.parametrize("row", [Row(temperature=0.8), Row(temperature=1.0, top_p=0.9), Row(temperature=1.2, top_k=40)])
-def test_gives_the_same_tokens_as_torch_on_a_large_vocabulary(row):
+def test_gives_the_same_tokens_as_torch_on_a_large_vocabulary(row, sample):
     num_rows, vocab_size = 40, 49152
     logits = np.random.default_rng(8).normal(0.0, 2.5, (num_rows, vocab_size)).astype(np.float32)
     options = [Row(temperature=row.temperature, top_p=row.top_p, top_k=row.top_k, seed=s) for s in range(num_rows)]
@@ -58,9 +64,10 @@ def test_gives_the_same_tokens_as_torch_on_a_large_vocabulary(row):
     assert ours.tolist() == theirs.tolist()
 
 
-@given(batches(), st.randoms(use_true_random=False))
+@pytest.mark.parametrize("sample", SAMPLERS)
+@given(batch=batches(), random=st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=50)
-def test_a_row_is_the_same_to_the_bit_alone_and_in_any_batch(batch, random):
+def test_a_row_is_the_same_to_the_bit_alone_and_in_any_batch(sample, batch, random):
     logits, rows = batch
     order = random.sample(range(len(rows)), len(rows))
     together = sample(logits[order], sampling_rows([rows[index] for index in order]))
@@ -88,7 +95,8 @@ def test_best_tokens_are_those_of_a_stable_sort(vocab_size, seed, width, has_man
     assert values.tolist() == row[expected].tolist()
 
 
-def test_a_broken_row_fails_alone():
+@pytest.mark.parametrize("sample", SAMPLERS)
+def test_a_broken_row_fails_alone(sample):
     logits = np.random.default_rng(3).normal(size=(6, 50)).astype(np.float32)
     rows = [Row(temperature=t, logprobs=k, seed=7) for t in (0.0, 1.0) for k in (-1, 0, 2)]
     whole = sample(logits.copy(), sampling_rows(rows))
@@ -106,7 +114,8 @@ def test_a_broken_row_fails_alone():
     assert whole.errors is None
 
 
-def test_barred_tokens_are_never_drawn():
+@pytest.mark.parametrize("sample", SAMPLERS)
+def test_barred_tokens_are_never_drawn(sample):
     logits = np.full((400, 3), -np.inf, np.float32)
     logits[:, 1] = 0.0
     assert set(sample(logits, sampling_rows([Row(temperature=1.0, seed=s) for s in range(400)])).token_ids) == {1}
@@ -114,7 +123,8 @@ def test_barred_tokens_are_never_drawn():
     assert set(sample(np.zeros((400, 3), np.float32), sampling_rows(barred)).token_ids) == {0, 2}
 
 
-def test_no_rows():
+@pytest.mark.parametrize("sample", SAMPLERS)
+def test_no_rows(sample):
     output = sample(np.empty((0, 11), np.float32), sampling_rows([]))
     assert output.token_ids.tolist() == []
     assert output.errors is None

@@ -32,5 +32,6 @@ NB_MODULE(_C, m) {
         nb::call_guard<nb::gil_scoped_release>());
 
   bindings::add_native(m);
+  bindings::add_draw(m);
   bindings::add_beams(m);
 }

@@ -1,4 +1,4 @@
-// The decoders of xllm_kernels_native as Python classes.
+// The decoders of xllm_kernels_native, and how it draws, for Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,5 +6,6 @@
 namespace xllm::bindings {
 
 void add_native(nanobind::module_& m);
+void add_draw(nanobind::module_& m);
 
 }  // namespace xllm::bindings

@@ -17,7 +17,7 @@
 namespace xllm::kernels::native {
 namespace {
 
-constexpr char kMagic[] = "xLLM packed weights 1\n";  // the number changes with the layout of tiles or of this file
+constexpr char kMagic[] = "xLLM packed weights 2\n";  // the number changes with the layout of tiles, of this file or of what is derived
 constexpr int64_t kPieceBytes = int64_t{4} << 20;
 
 struct Record {

@@ -20,9 +20,18 @@ struct StageInput {
   float eps = 0.0f;
 };
 
+// Rows [first_row, ...) by tiles [first_tile, end_tile) of a matrix: what a thread takes at a time.
+struct StageItem {
+  int64_t matrix;
+  int64_t first_row;
+  int64_t first_tile;
+  int64_t end_tile;
+};
+
 // Memory of stages, kept from step to step. Not for two stages at a time.
 struct StageMemory {
   Buffer prepared[3];  // by ActivationKind
+  std::vector<StageItem> items;
 };
 
 // Says that `matrix` is multiplied next, so that threads which wait for others meanwhile fetch its first tiles.

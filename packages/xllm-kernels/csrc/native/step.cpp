@@ -198,7 +198,9 @@ void StepRunner::logits(const std::vector<int64_t>& rows, float* const* out_rows
 }
 
 void StepRunner::greedy(const std::vector<int64_t>& rows, int32_t* token_ids) {
-  multiply_argmax(select(rows), weights_.head(), token_ids, memory_.stage);
+  const StageInput input = select(rows);
+  if (!screened_argmax(input, weights_.head(), weights_.screen(), token_ids, memory_.stage, memory_.screen))
+    multiply_argmax(input, weights_.head(), token_ids, memory_.stage);
 }
 
 }  // namespace xllm::kernels::native

@@ -16,6 +16,7 @@ namespace xllm::kernels::native {
 // Rows of activations, kept from step to step.
 struct StepMemory {
   StageMemory stage;
+  ScreenMemory screen;
   Buffer hidden;    // [T, hidden_size], the residual stream
   Buffer qkv;       // [T, query | key | value]
   Buffer attended;  // [T, query size]

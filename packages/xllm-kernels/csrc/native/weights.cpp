@@ -27,19 +27,30 @@ Weights::Weights(const DecoderShape& shape, WeightFormat format)
   targets_["model.embed_tokens.weight"].keeps_int8 = true;
   for (int64_t i = 0; i < shape.num_layers; ++i) add_layer(shape, i);
   add_vector("model.norm.weight", final_norm_, shape.hidden_size);
-  if (is_tied_) return;
-  add_matrix("lm_head.weight", head_, shape.vocab_size, shape.hidden_size);
-  targets_["lm_head.weight"].keeps_int8 = true;
+  if (!is_tied_) {
+    add_matrix("lm_head.weight", head_, shape.vocab_size, shape.hidden_size);
+    targets_["lm_head.weight"].keeps_int8 = true;
+  }
+  if (shape.vocab_size >= kFewestScreenedOutputs) add_screen(shape);
+}
+
+void Weights::add_screen(const DecoderShape& shape) {
+  add_matrix("screen.rest", screen_rest_, shape.vocab_size, shape.hidden_size);
+  add_vector("screen.errors", screen_.errors, shape.vocab_size);
+  add_vector("screen.lengths", screen_.lengths, shape.vocab_size);
+  add_vector("screen.centre", screen_.centre, shape.hidden_size);
+  for (const char* name : {"screen.rest", "screen.errors", "screen.lengths", "screen.centre"})
+    targets_[name].is_derived = true;
 }
 
 void Weights::add_matrix(const std::string& name, Linear& linear, int64_t outputs, int64_t inputs) {
   names_.push_back(name);
-  targets_[name] = Target{&linear, nullptr, {outputs, inputs}, false, false};
+  targets_[name] = Target{&linear, nullptr, {outputs, inputs}};
 }
 
 void Weights::add_vector(const std::string& name, float*& vector, int64_t size) {
   names_.push_back(name);
-  targets_[name] = Target{nullptr, &vector, {size}, false, false};
+  targets_[name] = Target{nullptr, &vector, {size}};
 }
 
 void Weights::add_layer(const DecoderShape& shape, int64_t index) {
@@ -71,7 +82,7 @@ void Weights::set(const std::string& name, const uint8_t* data, size_t num_bytes
   if (is_finished_) fail("tensor '" + name + "' comes after the weights were finished");
   if (is_tied_ && name == "lm_head.weight") return;
   const auto found = targets_.find(name);
-  if (found == targets_.end()) fail("tensor '" + name + "' is unknown to this decoder");
+  if (found == targets_.end() || found->second.is_derived) fail("tensor '" + name + "' is unknown to this decoder");
   Target& target = found->second;
   if (target.is_filled) fail("tensor '" + name + "' comes twice");
   if (shape != target.shape)
@@ -117,13 +128,37 @@ void Weights::finish() {
   std::string missing;
   int64_t num_missing = 0;
   for (const std::string& name : names_)
-    if (!targets_[name].is_filled && ++num_missing <= 3) missing += (missing.empty() ? "'" : ", '") + name + "'";
+    if (const Target& target = targets_[name]; !target.is_filled && !target.is_derived && ++num_missing <= 3) missing += (missing.empty() ? "'" : ", '") + name + "'";
   if (num_missing > 3) missing += " and " + std::to_string(num_missing - 3) + " more";
   if (num_missing > 0) fail("the weights lack " + missing);
   for (LayerWeights& layer : layers_)
     for (Linear* linear : {&layer.query, &layer.key, &layer.value, &layer.output, &layer.gate, &layer.up, &layer.down})
       linear->matrix.bias = linear->bias;
+  fill_derived();
   is_finished_ = true;
+}
+
+int64_t Weights::num_bytes() const {
+  const cpu::PackedMatrix& copy = screen_rest_.matrix;
+  return arena_.num_bytes() - (copy.tiles == nullptr ? 0 : cpu::num_tiles(copy) * cpu::tile_bytes(copy));
+}
+
+void Weights::fill_derived() {
+  const auto found = targets_.find("screen.rest");
+  if (found == targets_.end()) return;
+  if (!found->second.is_filled) {
+    screen_rest_.matrix = screen_matrix(head());
+    const int64_t num_bytes = cpu::num_tiles(head()) * cpu::tile_bytes(screen_rest_.matrix);
+    screen_rest_.matrix.tiles = arena_.allocate(static_cast<size_t>(num_bytes));
+    screen_.rest = screen_rest_.matrix;
+    for (const char* name : {"screen.errors", "screen.lengths", "screen.centre"}) {
+      const Target& target = targets_[name];
+      const int64_t padded = cpu::round_up(target.shape[0], cpu::kTileOutputs);
+      *target.vector = reinterpret_cast<float*>(arena_.allocate(static_cast<size_t>(padded) * sizeof(float)));
+    }
+    fill_screen(head(), screen_);
+  }
+  screen_.rest = screen_rest_.matrix;
 }
 
 }  // namespace xllm::kernels::native

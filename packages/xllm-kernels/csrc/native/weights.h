@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "head_screen.h"
 #include "memory.h"
 #include "pack.h"
 #include "packed_matrix.h"
@@ -40,10 +41,13 @@ class Weights {
   bool load(const std::string& path, const std::string& key);
 
   bool is_finished() const { return is_finished_; }
-  int64_t num_bytes() const { return arena_.num_bytes(); }
+  // Of the model's own weights, without the copy that its screen holds.
+  int64_t num_bytes() const;
 
   const cpu::PackedMatrix& embedding() const { return embedding_.matrix; }
   const cpu::PackedMatrix& head() const { return is_tied_ ? embedding_.matrix : head_.matrix; }
+  // Without memory where the head is too small for one.
+  const HeadScreen& screen() const { return screen_; }
   const LayerWeights& layer(int64_t index) const { return layers_[static_cast<size_t>(index)]; }
   const float* final_norm() const { return final_norm_; }
 
@@ -55,11 +59,14 @@ class Weights {
     std::vector<int64_t> shape;
     bool keeps_int8 = false;  // embeddings and head under WeightFormat::int4
     bool is_filled = false;
+    bool is_derived = false;  // made from other weights by finish, or read from a packed file
   };
 
   void add_matrix(const std::string& name, Linear& linear, int64_t outputs, int64_t inputs);
   void add_vector(const std::string& name, float*& vector, int64_t size);
   void add_layer(const DecoderShape& shape, int64_t index);
+  void add_screen(const DecoderShape& shape);
+  void fill_derived();
   void set_vector(Target& target, const uint8_t* data, const TensorKind& kind, int64_t permuted_heads);
 
   WeightFormat format_;
@@ -68,6 +75,8 @@ class Weights {
   Arena arena_;
   std::vector<LayerWeights> layers_;
   Linear embedding_, head_;
+  Linear screen_rest_;
+  HeadScreen screen_;
   float* final_norm_ = nullptr;
   std::vector<std::string> names_;  // in the order of the model
   std::unordered_map<std::string, Target> targets_;

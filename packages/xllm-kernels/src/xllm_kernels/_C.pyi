@@ -67,6 +67,21 @@ def forward_beams(
 class BeamCache:
     def __init__(self, decoder: LlamaDecoder, num_rounds: int, num_rows: int, dtype: str) -> None: ...
 
+def draw_tokens(
+    logits: Tensor,
+    rows: Tensor,
+    best: Tensor,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: list[float],
+    min_p: Tensor,
+    uniform: list[float],
+    token_ids: Tensor,
+) -> None: ...
+def token_logprobs(
+    logits: Tensor, token_ids: Tensor, logprobs: Tensor, top_ids: Tensor, top_logprobs: Tensor
+) -> None: ...
+
 class LlamaDecoder:
     """See `xllm_kernels.native.LlamaDecoder`."""
 

@@ -69,7 +69,7 @@ class LlamaDecoder:
 
     @property
     def num_weight_bytes(self) -> int:
-        """Bytes of the packed weights, all of which a step reads (but for most of an embedding that is not tied)."""
+        """Bytes of the packed weights, without the small copy of a large head that greedy steps look at first."""
         return self._decoder.num_weight_bytes()
 
     def save_packed(self, path: Path, key: str) -> None:

@@ -1,7 +1,7 @@
 """One rank of a language model in C++, without torch: from a `ForwardInput` to a `ForwardOutput`.
 
 What may not be added here: anything about requests, text or scheduling; how weights are read (`native_loading`), how
-large the cache is (`kv_cache`), how a token is chosen (`sampling.arrays`), how a model is computed (xllm-kernels).
+large the cache is (`kv_cache`), how a token is chosen (`sampling.native`), how a model is computed (xllm-kernels).
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from xllm_runtime.memory.native_blocks import NativeBlocks
 from xllm_runtime.models.native import compute_dtype
 from xllm_runtime.platform.cpu_cores import set_kernel_threads
 from xllm_runtime.platform.cpu_memory import main_memory
-from xllm_runtime.sampling.arrays.logprobs import token_logprobs
-from xllm_runtime.sampling.arrays.sampler import sample
 from xllm_runtime.sampling.broken_rows import NOT_FINITE
 from xllm_runtime.sampling.logprob_rows import LogprobRows
 from xllm_runtime.sampling.most_probable import takes_most_probable
+from xllm_runtime.sampling.native import sample, token_logprobs
 from xllm_runtime.worker.client import PutPayload
 from xllm_runtime.worker.kv_cache import CacheDemand, num_blocks_that_fit
 from xllm_runtime.worker.native_loading import load_decoder

@@ -80,6 +80,7 @@ class Decoder {
                   const std::vector<int64_t>& shape, int64_t permuted_heads);
   // Ends loading; throws naming the tensors that are missing.
   void finish();
+  // Of the packed weights, without the small copy of the head that greedy steps look at first.
   int64_t num_weight_bytes() const;
 
   // Instead of set_weight and finish. Steps go on while weights are saved. `key` names what the packed weights were made from; load returns false where the

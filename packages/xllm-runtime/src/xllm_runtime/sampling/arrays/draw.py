@@ -46,6 +46,18 @@ def row_filters(rows: SamplingRows, chosen: npt.NDArray[np.intp], vocab_size: in
     ]
 
 
+def draw_rows(
+    logits: npt.NDArray[np.float32], drawn: npt.NDArray[np.intp], best: Row, rows: SamplingRows
+) -> npt.NDArray[np.int32]:
+    """Return a token for each of the rows `drawn` of float32 `logits` [R, V], which are overwritten.
+
+    `best` [R] holds every row's largest logit.
+    """
+    options = row_filters(rows, drawn, logits.shape[1])
+    tokens = [draw(logits[row], best[row], one) for row, one in zip(drawn, options, strict=True)]
+    return np.array(tokens, np.int32)
+
+
 def draw(logits: Row, best: np.float32, options: RowFilter) -> int:
     """Return one token of float32 `logits` [V], which are overwritten; `best` is the largest of them and finite."""
     scaled = logits

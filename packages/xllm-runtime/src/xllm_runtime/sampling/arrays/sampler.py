@@ -6,20 +6,32 @@ most probable token after `adjust`. Log-probabilities are the model's own, of be
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from xllm_framework.batch import ForwardOutput, SamplingRows
 from xllm_runtime.sampling.arrays.adjust import adjust
-from xllm_runtime.sampling.arrays.draw import draw, row_filters
+from xllm_runtime.sampling.arrays.draw import draw_rows
 from xllm_runtime.sampling.arrays.logprobs import token_logprobs
 from xllm_runtime.sampling.broken_rows import broken_rows
+from xllm_runtime.sampling.logprob_rows import LogprobRows
 
 Logits = npt.NDArray[np.float32]
+DrawRows = Callable[[Logits, npt.NDArray[np.intp], Logits, SamplingRows], npt.NDArray[np.int32]]
+"""As `draw.draw_rows`."""
+TokenLogprobs = Callable[[Logits, npt.NDArray[np.int32], int], LogprobRows]
+"""As `logprobs.token_logprobs`."""
 
 
-def sample(logits: Logits, rows: SamplingRows) -> ForwardOutput:
-    """Return one token a row of float32 `logits` [R, V], which are overwritten.
+def sample(
+    logits: Logits,
+    rows: SamplingRows,
+    draw_rows: DrawRows = draw_rows,
+    token_logprobs: TokenLogprobs = token_logprobs,
+) -> ForwardOutput:
+    """Return one token a row of float32 `logits` [R, V], which are overwritten; `sampling.native` brings faster parts.
 
     A row whose logits hold NaN or infinity, or that allows no token, gets token -1 and an entry in `errors`; the others
     are not affected. Minus infinity is a logit that bars its token.
@@ -32,15 +44,21 @@ def sample(logits: Logits, rows: SamplingRows) -> ForwardOutput:
     errors = broken_rows(best)
     token_ids[list(errors)] = -1
     drawn = np.flatnonzero((rows.temperature > 0.0) & (token_ids >= 0))
-    for row, options in zip(drawn.tolist(), row_filters(rows, drawn, logits.shape[1]), strict=True):
-        token_ids[row] = draw(logits[row], best[row], options)
+    if len(drawn):
+        token_ids[drawn] = draw_rows(logits, drawn, best, rows)
     output = ForwardOutput(token_ids, errors=errors or None)
     if len(asked):
-        report_logprobs(output, reported, asked, rows)
+        report_logprobs(output, reported, asked, rows, token_logprobs)
     return output
 
 
-def report_logprobs(output: ForwardOutput, reported: Logits, asked: npt.NDArray[np.intp], rows: SamplingRows) -> None:
+def report_logprobs(
+    output: ForwardOutput,
+    reported: Logits,
+    asked: npt.NDArray[np.intp],
+    rows: SamplingRows,
+    token_logprobs: TokenLogprobs,
+) -> None:
     """Set the log-probabilities of the rows `asked`, whose unadjusted logits are `reported`.
 
     Rows that did not ask, or that broke, keep log-probability 0 and token -1.
