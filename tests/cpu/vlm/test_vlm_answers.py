@@ -21,8 +21,13 @@ FEATURES: dict[str, dict[str, Any]] = {
     "chunks without encoder cache": {"max_num_batched_tokens": 13, "max_encoder_cache_size": 0},
     "overlap": {"enable_schedule_overlap": True, "max_prefill_chunk": 11},
 }
-OF_MODEL = {**dict.fromkeys(MODELS, tuple(FEATURES)), "glm4v_moe": ("prefix cache", "chunks inside images")}
-"""Features that are tried with a model: all, but where only its decoder is new."""
+ON_TORCH = {"on torch": {"model_impl": "python", "max_num_batched_tokens": 13}}
+OF_MODEL = {
+    **dict.fromkeys(MODELS, tuple(FEATURES)),
+    **dict.fromkeys(("qwen2_5_vl", "qwen3_vl"), (*FEATURES, *ON_TORCH)),
+    "glm4v_moe": ("prefix cache", "chunks inside images"),
+}
+"""Features that are tried with a model: all, but where only its decoder is new; and torch, where the native decoder serves else."""
 
 
 @pytest.fixture(params=MODELS)
@@ -54,11 +59,11 @@ def ask(llm: LLM, params: SamplingParams = GREEDY) -> list[RequestOutput]:
 
 @pytest.mark.parametrize(
     ("model_type", "features"),
-    [(model_type, features) for model_type in MODELS for features in FEATURES if features in OF_MODEL[model_type]],
+    [(model_type, features) for model_type in MODELS for features in OF_MODEL[model_type]],
     indirect=["model_type"],
 )
 def test_all_cases_in_one_batch_have_transformers_tokens(model_type: str, features: str) -> None:
-    with serve(model_type, **FEATURES[features]) as llm:
+    with serve(model_type, **{**FEATURES, **ON_TORCH}[features]) as llm:
         for repetition in range(2):  # the second finds what the first left in the caches
             for case, output in zip(CASES, ask(llm), strict=True):
                 assert output.error is None
