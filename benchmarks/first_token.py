@@ -1,10 +1,10 @@
 """Time to first token of a short request while long prompts are computed, beside the same request alone.
 
-    python benchmarks/first_token.py [--model M] [--long 4] [--long-tokens 4000] [--short-tokens 30] [--check] [--set NAME=VALUE ...]
+    python benchmarks/first_token.py [--model M] [--long 4] [--long-tokens N] [--short-tokens N] [--gap S] [--check] [--set NAME=VALUE ...]
 
 The engine runs in this process, as in the offline API. For each repetition, fresh long prompts are submitted; once the first of
 them is under way, short requests are sent one after the other, each at a random moment after the one before it. Prints the median and
-the worst; `--check` exits with 1 if the median is more than three times the median alone.
+the worst; `--check` exits with 1 if the median is more than three times the median alone. `--repetitions 0` sends no short requests.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Client:
         start, done = self.send(num_tokens)
         return done.get() - start
 
-    def wait_a_little(self) -> None:
-        """Sleep for a random time, so that a request meets steps at every stage."""
-        time.sleep(self._draw.uniform(0.05, 0.3))
+    def wait_a_little(self, gap_s: float) -> None:
+        """Sleep for a random time around `gap_s`, so that a request meets steps at every stage."""
+        time.sleep(gap_s * self._draw.uniform(0.3, 1.7))
 
 
 def measure(client: Client, options: argparse.Namespace) -> tuple[list[float], list[float], float]:
@@ -69,10 +69,10 @@ def measure(client: Client, options: argparse.Namespace) -> tuple[list[float], l
     beside = []
     while long[-1].empty() and len(beside) < options.repetitions:
         beside.append(client.ttft_s(options.short_tokens))
-        client.wait_a_little()
+        client.wait_a_little(options.gap)
     is_over = not long[-1].empty()
     ends = [done.get() for done in long]
-    if is_over:
+    if is_over and beside:
         beside.pop()  # it may have come after the long ones
     return alone, beside, options.long * options.long_tokens / (max(ends) - start)
 
@@ -96,6 +96,7 @@ def main() -> int:
     parser.add_argument("--long-tokens", type=int, default=4000)
     parser.add_argument("--short-tokens", type=int, default=30)
     parser.add_argument("--repetitions", type=int, default=60, help="short requests at most")
+    parser.add_argument("--gap", type=float, default=0.18, help="seconds between short requests, on average")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="options of the server")
     options = parser.parse_args()
@@ -107,6 +108,9 @@ def main() -> int:
         alone, beside, rate = measure(client, options)
     finally:
         master.close()
+    if not beside:
+        print(f"{options.long} x {options.long_tokens} tokens at {rate:.0f} tokens/s, nothing beside them")
+        return 0
     ratio = statistics.median(beside) / statistics.median(alone)
     print(f"alone   {1e3 * statistics.median(alone):7.1f} ms, worst {1e3 * max(alone):7.1f}, of {len(alone)}")
     print(f"beside  {1e3 * statistics.median(beside):7.1f} ms, worst {1e3 * max(beside):7.1f}, of {len(beside)}")

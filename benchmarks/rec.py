@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from xllm_framework.config import XLLMConfig
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import NO_MATCH, BlockManager
 from xllm_framework.model import load_model_args
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.rec.valid_paths import ValidPaths, build_paths
@@ -205,7 +205,7 @@ class Engine:
         prompts = []
         for index in range(batch):
             sequence = Sequence(str(index), 0, self._random.integers(0, 1000, history), reserve=1)
-            assert blocks.admit(sequence, [], history), "the cache is too small"
+            assert blocks.admit(sequence, NO_MATCH, history), "the cache is too small"
             prompts.append(SearchedPrompt(sequence, params, 0))
         start_s = time.perf_counter()
         found = engine.searchers[0].search(engine.batch(prompts, paths))

@@ -23,7 +23,7 @@ import numpy as np
 
 from xllm_framework.batch import ForwardInputBuilder, ForwardOutput
 from xllm_framework.config import SchedulerConfig
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import NO_MATCH, BlockManager
 from xllm_framework.request import Request, SamplingParams, Sequence, StoppingChecker
 from xllm_scheduler import Scheduler
 
@@ -105,7 +105,7 @@ def measure_lookup() -> float:
     manager = BlockManager(2 * LOOKUP_TOKENS // BLOCK_SIZE, BLOCK_SIZE)
     prompt = np.random.default_rng(0).integers(3, 30000, LOOKUP_TOKENS).astype(np.int32)
     first = Sequence("first", 0, prompt)
-    manager.admit(first, [], LOOKUP_TOKENS)
+    manager.admit(first, NO_MATCH, LOOKUP_TOKENS)
     first.num_computed_tokens = LOOKUP_TOKENS
     manager.publish(first, 0, LOOKUP_TOKENS)
     manager.free(first)

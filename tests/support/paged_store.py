@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xllm_framework.batch import Batch, ForwardInput, ForwardOutput
+from xllm_framework.batch.forward_input import GroupTables
 from xllm_framework.batch.sequence_rows import sequence_seed
 from xllm_framework.kv_cache import BlockMoves
 from xllm_framework.request import Request, StoppingChecker
@@ -49,14 +50,24 @@ def expected_tokens(
     return sequence.output_token_ids.tolist()
 
 
+def _digest(tokens: npt.NDArray[np.int32]) -> int:
+    return zlib.crc32(np.asarray(tokens, np.int32).tobytes())
+
+
 class PagedStore:
     """`num_blocks` blocks of `block_size` slots, each holding one token id and its position.
 
-    With a `sliding_window`, a token's successor is a hash of so many tokens, and nothing else is read.
+    Each group of layers (one entry of `sliding_windows` each, 0 for full attention) writes a token to a slot of its own, and
+    reads what its window shows. A token's successor is a hash of what the group that sees most has read. Linear states are
+    (tokens, hash of them), in slots of their own.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, vocab_size: int = 50, sliding_window: int = 0) -> None:
-        self._sliding_window = sliding_window
+    def __init__(
+        self, num_blocks: int, block_size: int, vocab_size: int = 50, sliding_windows: tuple[int, ...] = (0,)
+    ) -> None:
+        self._sliding_windows = sliding_windows
+        self._sliding_window = 0 if 0 in sliding_windows else max(sliding_windows)
+        self._states: dict[int, tuple[int, int]] = {}
         self.vocab_size = vocab_size
         self.num_computed_tokens = 0
         self.logprobs_after: Callable[[list[int]], npt.NDArray[np.float64]] | None = None
@@ -70,17 +81,23 @@ class PagedStore:
 
     def execute(self, batch: Batch, step: ForwardInput) -> ForwardOutput:
         """Write the step's tokens, read every sequence back, and sample."""
-        assert (step.slot_mapping >= self._block_size).all(), "the padding block is written to"
         self._move(step.moves)
         for old, new in step.block_copies:
             for array in (self._tokens, self._positions):
                 blocks = array.reshape(-1, self._block_size)
                 blocks[new] = blocks[old]
-        assert len(set(step.slot_mapping.tolist())) == step.num_tokens, "two tokens share a slot"
-        self._tokens[step.slot_mapping] = step.token_ids
-        self._positions[step.slot_mapping] = step.positions
+        groups = step.groups
+        assert len(groups) == len(self._sliding_windows)
+        slots = np.concatenate([group.slot_mapping for group in groups])
+        assert (slots >= self._block_size).all(), "the padding block is written to"
+        assert len(set(slots.tolist())) == len(slots), "two tokens share a slot"
+        for group in groups:
+            self._tokens[group.slot_mapping] = step.token_ids
+            self._positions[group.slot_mapping] = step.positions
         self.num_computed_tokens += step.num_tokens
-        contexts = [self._read(step, index) for index in range(step.num_sequences)]
+        contexts = [self._read(step, index, groups) for index in range(step.num_sequences)]
+        if step.state_slots is not None:
+            self._advance_states(step, contexts)
         for item, context, seq_len in zip(batch, contexts, step.seq_lens.tolist(), strict=True):
             if not item.sequence.is_finished and item.sequence.block_table:
                 known = item.sequence.token_ids[seq_len - len(context) : seq_len]
@@ -103,7 +120,7 @@ class PagedStore:
         if self.logprobs_after is not None and len(token_ids):
             width = min(max(int(step.sampling.num_logprobs.max()), 0), self.vocab_size)
             sampled = [contexts[owner[position]].tolist() for position in step.sample_rows.tolist()]
-            values = np.array([self.logprobs_after(context) for context in sampled])
+            values = np.array([self.logprobs_after(context[-self._sliding_window :]) for context in sampled])
             top_ids = np.argsort(-values, axis=1)[:, :width].astype(np.int32)
             top_logprobs = np.take_along_axis(values, top_ids.astype(np.int64), axis=1).astype(np.float32)
         return ForwardOutput(
@@ -116,7 +133,9 @@ class PagedStore:
         )
 
     def _move(self, moves: BlockMoves | None) -> None:
-        """Move blocks to the host, then from it."""
+        """Move blocks to the host, then from it; copy states."""
+        for old, new in moves.states if moves else ():
+            self._states[new] = self._states[old]
         blocks = [array.reshape(-1, self._block_size) for array in (self._tokens, self._positions)]
         for block_id, slot in moves.to_host if moves else ():
             self._host[slot] = [array[block_id].copy() for array in blocks]
@@ -130,13 +149,36 @@ class PagedStore:
         num_known = len(known) - (known[-1] < 0)
         assert read[:num_known] == known[:num_known]
 
-    def _read(self, step: ForwardInput, index: int) -> npt.NDArray[np.int32]:
-        """Return the tokens that attention of sequence `index` would read, checking that each lies where it belongs."""
+    def _advance_states(self, step: ForwardInput, contexts: list[npt.NDArray[np.int32]]) -> None:
+        """Read all states, then write the next ones; contexts are whole, because a state depends on everything."""
+        written = step.state_slots[:, 1].tolist()
+        assert len(set(written)) == len(written), "two sequences share a state"
+        assert min(written) > 0, "the padding slot is written to"
+        for index, (context, (read, _)) in enumerate(zip(contexts, step.state_slots.tolist(), strict=True)):
+            start = int(step.positions[step.query_start[index]])
+            if start:
+                assert self._states[read] == (start, _digest(context[:start])), "a state is another one's, or stale"
+        for context, slot in zip(contexts, written, strict=True):
+            self._states[slot] = (len(context), _digest(context))
+
+    def _read(self, step: ForwardInput, index: int, groups: list[GroupTables]) -> npt.NDArray[np.int32]:
+        """Return the tokens that sequence `index` reads where most is seen, checking what every group reads."""
+        contexts = [
+            self._read_group(step, index, group, window)
+            for group, window in zip(groups, self._sliding_windows, strict=True)
+        ]
+        longest = max(contexts, key=len)
+        for context in contexts:
+            assert context.tolist() == longest[len(longest) - len(context) :].tolist(), "two groups differ"
+        return longest
+
+    def _read_group(self, step: ForwardInput, index: int, group: GroupTables, window: int) -> npt.NDArray[np.int32]:
+        """Return the tokens that attention would read, checking that each lies where it belongs."""
         first = 0
-        if self._sliding_window:
-            first = max(0, int(step.positions[step.query_start[index]]) - self._sliding_window + 1)
+        if window:
+            first = max(0, int(step.positions[step.query_start[index]]) - window + 1)
         positions = np.arange(first, step.seq_lens[index])
-        blocks = step.block_tables[index, positions // self._block_size].astype(np.int64)
+        blocks = group.block_tables[index, positions // self._block_size].astype(np.int64)
         slots = blocks * self._block_size + positions % self._block_size
         assert self._positions[slots].tolist() == positions.tolist(), "a slot holds another position's token"
         return self._tokens[slots].copy()

@@ -11,7 +11,7 @@ from support.paged_store import PagedStore, expected_tokens
 from xllm_framework.batch import BatchGroup, ForwardInput, ForwardInputBuilder, ForwardOutput
 from xllm_framework.batch.placeholders import replace_placeholders
 from xllm_framework.config import SchedulerConfig
-from xllm_framework.kv_cache import BlockManager, HashPrefixCache
+from xllm_framework.kv_cache import BlockManager, HashPrefixCache, StateSlots
 from xllm_framework.request import Request, SamplingParams, StoppingChecker
 from xllm_framework.request.messages import SequenceDelta
 from xllm_scheduler import Scheduler
@@ -37,7 +37,9 @@ class SchedulerHarness:
         is_overlapped: bool = False,
         num_ranks: int = 1,
         num_host_blocks: int = 0,
-        sliding_window: int = 0,
+        sliding_windows: tuple[int, ...] = (0,),
+        num_state_slots: int = 0,
+        state_stride: int = 0,
         latency: LatencyModel | None = None,
         **options,
     ) -> None:
@@ -49,14 +51,18 @@ class SchedulerHarness:
                 enable_prefix_cache=enable_prefix_cache,
                 prefix_cache=HashPrefixCache(block_size, b"secret"),
                 num_host_blocks=num_host_blocks,
-                sliding_window=sliding_window,
+                sliding_windows=sliding_windows,
+                states=StateSlots(num_state_slots, state_stride or block_size) if num_state_slots else None,
             )
             for _ in range(num_ranks)
         ]
         self.blocks = self.ranks[0]
         self.stopping = StoppingChecker((EOS,), max_model_len)
-        self.sliding_window = sliding_window
-        self.stores = [PagedStore(num_blocks + 1, block_size, sliding_window=sliding_window) for _ in range(num_ranks)]
+        self.sliding_window = 0 if 0 in sliding_windows else max(sliding_windows)
+        """What the next token depends on; 0 for all tokens before it."""
+        self.stores = [
+            PagedStore(num_blocks + 1, block_size, sliding_windows=sliding_windows) for _ in range(num_ranks)
+        ]
         self.store = self.stores[0]
         self.scheduler = Scheduler(
             SchedulerConfig(enable_schedule_overlap=is_overlapped, **options),
@@ -70,7 +76,7 @@ class SchedulerHarness:
         self.last: dict[tuple[str, int], SequenceDelta] = {}
         self.deltas: list[SequenceDelta] = []
         self.groups: list[BatchGroup] = []
-        self._builder = ForwardInputBuilder(block_size, (EOS,))
+        self._builder = ForwardInputBuilder(block_size, (EOS,), len(sliding_windows))
         self._is_overlapped = is_overlapped
         self._in_flight: tuple[BatchGroup, list[ForwardInput]] | None = None
         self._drawn: list[npt.NDArray[np.int32]] = []

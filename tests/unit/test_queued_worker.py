@@ -9,6 +9,7 @@ import pytest
 
 from xllm_framework.batch import ForwardOutput
 from xllm_framework.errors import EngineDead, XLLMError
+from xllm_framework.kv_cache import CacheLayout
 from xllm_runtime.executor.interface import FinishedOutput
 from xllm_runtime.executor.warm_up import warm_up_input
 from xllm_runtime.worker import QueuedWorkerClient
@@ -31,6 +32,7 @@ class StartingWorker:
     """Starts what it is given, and remembers it; fails where the token is 13."""
 
     model_impl, device, dtype, vocab_size, can_copy_blocks = "fake", "cuda", "bfloat16", 100, True
+    cache_layout = CacheLayout()
 
     def __init__(self) -> None:
         self.started: list[tuple[int, object]] = []

@@ -7,6 +7,7 @@ from support.script_engine import SCRIPT_ARGS
 from xllm_framework.batch import Batch, BatchGroup, ForwardInput, ForwardOutput
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead, XLLMError
+from xllm_framework.kv_cache import CacheLayout
 from xllm_framework.model import ModelFiles
 from xllm_runtime.engine import LLMEngine
 from xllm_runtime.worker import LocalWorkerClient, NullWorker
@@ -16,6 +17,7 @@ class RecordingClient:
     """A rank that has `num_fitting` blocks, remembers its calls, and raises `failure` in every step once it is set."""
 
     model_impl, device, dtype, vocab_size, can_copy_blocks = "null", "null", "null", 4, True
+    cache_layout = CacheLayout()
 
     def __init__(self, num_fitting: int) -> None:
         self.num_fitting = num_fitting

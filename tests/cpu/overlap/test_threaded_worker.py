@@ -9,7 +9,7 @@ import pytest
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.errors import EngineDead, InvalidConfig, XLLMError
-from xllm_framework.kv_cache import BlockMoves
+from xllm_framework.kv_cache import BlockMoves, CacheLayout
 from xllm_runtime.executor.warm_up import warm_up_input
 from xllm_runtime.worker import ThreadedWorkerClient
 
@@ -20,6 +20,7 @@ class DoublingWorker:
     model_impl = device = dtype = "doubling"
     vocab_size = 1000
     can_copy_blocks = True
+    cache_layout = CacheLayout()
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()

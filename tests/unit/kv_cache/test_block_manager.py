@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from xllm_framework.errors import IntegrityError, InvalidConfig
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import NO_MATCH, BlockManager
 from xllm_framework.request import Sequence
 
 NUM_BLOCKS = 12
@@ -34,9 +34,9 @@ class BlockManagerStates(RuleBasedStateMachine):
         matched = self.manager.match_prefix(sequence, salt)
         assert self.state() == before
         assert len(matched) * self.block_size < len(prompt)
-        needed = self.manager.num_blocks_for(len(prompt)) - len(matched)
+        needed = self.manager.num_places(len(prompt)) - len(matched)
         if self.manager.admit(sequence, matched, len(prompt)):
-            assert sequence.block_table[: len(matched)] == matched
+            assert sequence.block_table[: len(matched)] == (matched.tables[0] if matched.tables else [])
             assert sequence.num_computed_tokens == sequence.num_cached_tokens == len(matched) * self.block_size
             self.live.append((sequence, salt))
         else:
@@ -64,7 +64,7 @@ class BlockManagerStates(RuleBasedStateMachine):
         for token_id in token_ids:
             sequence.append(token_id)
         before, table = self.state(), list(sequence.block_table)
-        missing = self.manager.num_blocks_for(sequence.num_tokens) - len(table)
+        missing = self.manager.num_places(sequence.num_tokens) - len(table)
         could = missing <= self.manager.num_available_blocks
         assert self.manager.allocate(sequence, sequence.num_tokens) == could
         assert sequence.block_table[: len(table)] == table
@@ -130,7 +130,7 @@ def test_the_deepest_block_is_evicted_first() -> None:
     manager.free(computed(manager, list(range(16))))
     assert (manager.num_cached_blocks, manager.num_free_blocks) == (8, 0)
     for taken, left in ((1, 7), (2, 5)):
-        assert manager.admit(Sequence("t", 0, [99] * 2 * taken), [], 2 * taken)
+        assert manager.admit(Sequence("t", 0, [99] * 2 * taken), NO_MATCH, 2 * taken)
         assert num_matched(manager, [*range(16), 0]) == left
 
 
@@ -140,15 +140,15 @@ def test_least_recently_used_prompts_are_evicted_first_and_a_match_renews() -> N
     manager.free(computed(manager, old))
     manager.free(computed(manager, new))
     manager.free(computed(manager, [*old, 0]))
-    assert manager.admit(Sequence("t", 0, [99] * 10), [], 10)
+    assert manager.admit(Sequence("t", 0, [99] * 10), NO_MATCH, 10)
     assert num_matched(manager, [*old, 0]) == 3
     assert num_matched(manager, [*new, 0]) == 0
 
 
 def test_a_reserve_is_left_alone() -> None:
     manager = BlockManager(9, 2)
-    assert not manager.admit(Sequence("s", 0, [1] * 12), [], 12, reserve=3)
-    assert manager.admit(Sequence("s", 0, [1] * 12), [], 12, reserve=2)
+    assert not manager.admit(Sequence("s", 0, [1] * 12), NO_MATCH, 12, reserve=3)
+    assert manager.admit(Sequence("s", 0, [1] * 12), NO_MATCH, 12, reserve=2)
 
 
 def test_blocks_of_equal_content_are_published_once() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from support.scheduler_harness import SchedulerHarness
 from xllm_framework.errors import InvalidConfig
+from xllm_framework.kv_cache.prefix_match import longest_usable
 from xllm_framework.kv_cache.sliding_window import SlidingWindow
 
 BLOCK_SIZE = 4
@@ -35,8 +36,11 @@ def test_a_block_is_behind_once_the_next_token_does_not_see_its_last_one(num_tok
     ],
 )
 def test_the_longest_beginning_whose_window_is_known_is_found(known: str, matched: list[int]) -> None:
-    blocks = {letter: ord(letter) - ord("a") + 1 for letter in known}
-    assert SlidingWindow(10, BLOCK_SIZE, 100).match(list("abcdef"), blocks.get) == matched
+    blocks = [ord(letter) - ord("a") + 1 if letter in known else None for letter in "abcdef"]
+    window = SlidingWindow(10, BLOCK_SIZE, 100)
+    count = longest_usable([blocks], [window])
+    behind = window.num_behind(count * BLOCK_SIZE)
+    assert [0] * behind + blocks[behind:count] == matched
 
 
 def test_a_pool_must_hold_a_window_and_some_more() -> None:
@@ -51,7 +55,7 @@ def test_a_sequence_much_longer_than_the_pool_runs_to_its_end(is_overlapped: boo
     harness = SchedulerHarness(
         num_blocks=10,
         block_size=BLOCK_SIZE,
-        sliding_window=9,
+        sliding_windows=(9,),
         is_overlapped=is_overlapped,
         enable_prefix_cache=enable_prefix_cache,
     )
@@ -67,7 +71,7 @@ def test_a_sequence_much_longer_than_the_pool_runs_to_its_end(is_overlapped: boo
 
 
 def test_a_prompt_is_found_though_its_beginning_was_evicted() -> None:
-    harness = SchedulerHarness(num_blocks=14, block_size=BLOCK_SIZE, sliding_window=9)
+    harness = SchedulerHarness(num_blocks=14, block_size=BLOCK_SIZE, sliding_windows=(9,))
     prompt = list(range(1, 45))
     harness.add("first", prompt, max_tokens=2, ignore_eos=True)
     harness.run()
@@ -82,7 +86,11 @@ def test_a_prompt_is_found_though_its_beginning_was_evicted() -> None:
 @pytest.mark.parametrize("is_overlapped", [False, True])
 def test_many_sequences_preempt_each_other_and_go_on(is_overlapped: bool) -> None:
     harness = SchedulerHarness(
-        num_blocks=24, block_size=BLOCK_SIZE, sliding_window=17, is_overlapped=is_overlapped, max_num_batched_tokens=30
+        num_blocks=24,
+        block_size=BLOCK_SIZE,
+        sliding_windows=(17,),
+        is_overlapped=is_overlapped,
+        max_num_batched_tokens=30,
     )
     for number in range(8):
         harness.add(f"r{number}", list(range(1 + number, 60)), seed=number, max_tokens=60, n=2, ignore_eos=True)

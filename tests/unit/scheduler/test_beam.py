@@ -41,7 +41,7 @@ def test_beams_are_those_of_brute_force(width: int, n: int, length_penalty: floa
     side.run()
     for number in range(4):
         check(side, f"r{number}")
-    has_copied = any(item.block_copy for group in side.groups for batch in group.batches for item in batch)
+    has_copied = any(item.block_copies for group in side.groups for batch in group.batches for item in batch)
     assert has_copied == can_copy_blocks
 
 

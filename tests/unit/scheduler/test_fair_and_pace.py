@@ -6,6 +6,7 @@ import pytest
 
 from support.scheduler_harness import SchedulerHarness
 from xllm_scheduler.budget import UNLIMITED
+from xllm_scheduler.latency import LatencyModel
 from xllm_scheduler.pace import FIRST_TOKENS, MIN_TOKENS, StepPace
 from xllm_scheduler.strategies import PATIENCE
 
@@ -89,14 +90,41 @@ def test_chunks_shrink_until_a_step_takes_the_time_it_should() -> None:
     harness = SchedulerHarness(prefill_step_ms=100.0, enable_prefix_cache=False, num_blocks=2000)
     harness.add("long", LONG * 50, max_tokens=1, ignore_eos=True)
 
-    def take_time() -> None:
-        harness.now_s += 0.005 + 0.002 * harness.groups[-1].num_tokens
-
     while not harness.is_idle:
-        harness.step(before_update=take_time)
+        harness.step(before_update=lambda: take_time(harness))
     sizes = [num_tokens for _, num_tokens in harness.chunks("long")]
     assert sizes[0] == FIRST_TOKENS
-    assert all(40 <= size <= 50 for size in sizes[3:-1])
+    assert all(40 <= size <= 50 for size in sizes[3:15])
+    assert all(90 <= size <= 100 for size in sizes[25:-1]), "nobody has come for long: steps take twice as long"
+
+
+def test_steps_stay_short_while_somebody_decodes_or_comes() -> None:
+    harness = SchedulerHarness(prefill_step_ms=100.0, enable_prefix_cache=False, num_blocks=3000)
+    harness.add("decoding", SHORT, max_tokens=70, ignore_eos=True)
+    harness.step()
+    harness.add("long", LONG * 100, max_tokens=1, ignore_eos=True)
+    while not harness.is_idle:
+        harness.step(before_update=lambda: take_time(harness))
+    last = harness.chunks("decoding")[-1][0]
+    sizes = [size for _, size in harness.chunks("long")]
+    assert last == len(SHORT) + 68
+    assert all(40 <= size <= 50 for size in sizes[3:65])
+    assert max(sizes[70:]) > 80, "nobody decodes any more"
+    harness.add("another", LONG * 10, max_tokens=1, ignore_eos=True)
+    harness.step(before_update=lambda: take_time(harness))
+    assert harness.chunks("another")[-1][1] <= 50
+
+
+def take_time(harness: SchedulerHarness) -> None:
+    harness.now_s += 0.005 + 0.002 * harness.groups[-1].num_tokens
+
+
+def test_the_first_step_takes_on_what_a_latency_model_says() -> None:
+    model = LatencyModel.linear(constant_us=1000, per_token_us=100, per_kv_token_us=0)
+    harness = SchedulerHarness(prefill_step_ms=5.0, num_blocks=2000, latency=model)
+    harness.add("long", LONG * 50, max_tokens=1, ignore_eos=True)
+    harness.step()
+    assert harness.chunks("long") == [(0, 40)]
 
 
 def test_a_pace_keeps_its_bounds_and_ignores_small_steps() -> None:

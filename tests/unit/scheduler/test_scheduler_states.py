@@ -22,6 +22,17 @@ ALPHABET = st.integers(1, 3)
 """Few token values, so that prompts often begin alike."""
 
 
+LAYERS = [
+    *[{}] * 4,
+    *[{"sliding_windows": (window,)} for window in (1, 5, 8, 30)],
+    *[{"sliding_windows": windows} for windows in ((5, 0), (1, 0), (3, 3, 0), (8, 0, 0), (4, 9), (30, 0))],
+    {"num_state_slots": 5},
+    {"num_state_slots": 30, "state_stride": 8},
+    {"sliding_windows": (5, 0), "num_state_slots": 12},
+]
+"""Kinds of layers: full attention alone, windows alone, both, and linear states beside either."""
+
+
 class SchedulerStates(RuleBasedStateMachine):
     """Every request fits the pool alone, so that each must end as it would in a roomy one, unless aborted."""
 
@@ -31,7 +42,7 @@ class SchedulerStates(RuleBasedStateMachine):
         num_ranks=st.sampled_from([1, 1, 2]),
         enable_prefix_cache=st.booleans(),
         num_host_blocks=st.sampled_from([0, 0, 1, 10, 100]),
-        sliding_window=st.sampled_from([0, 0, 0, 1, 5, 8, 30]),
+        layers=st.sampled_from(LAYERS),
         prefill_step_ms=st.sampled_from([0.0, 0.0, 1.0]),
         enable_in_batch_prefix=st.booleans(),
         enable_zero_evict=st.booleans(),
@@ -48,8 +59,10 @@ class SchedulerStates(RuleBasedStateMachine):
         max_prefill_chunk=st.sampled_from([0, 1, 3, 16]),
         can_copy_blocks=st.booleans(),
     )
-    def start(self, can_copy_blocks: bool, **options) -> None:
-        self.harness = SchedulerHarness(num_blocks=NUM_BLOCKS, block_size=BLOCK_SIZE, **options)
+    def start(self, can_copy_blocks: bool, layers: dict, **options) -> None:
+        num_blocks = NUM_BLOCKS * len(layers.get("sliding_windows", (0,)))
+        self.harness = SchedulerHarness(num_blocks=num_blocks, block_size=BLOCK_SIZE, **layers, **options)
+        self.can_fork = "num_state_slots" not in layers
         self.max_beam_width = min(options["max_num_seqs"], options["max_num_batched_tokens"])
         for blocks, store in zip(self.harness.ranks, self.harness.stores, strict=True):
             blocks.can_copy_blocks = can_copy_blocks
@@ -62,7 +75,7 @@ class SchedulerStates(RuleBasedStateMachine):
         is_offline=st.booleans(),
     )
     def add_beams(self, prompt, max_tokens, width, is_offline) -> None:
-        if width <= self.max_beam_width and not self.harness.sliding_window:
+        if width <= self.max_beam_width and self.can_fork:
             request_id = f"b{len(self.harness.requests)}"
             self.harness.add(request_id, prompt, max_tokens=max_tokens, beam_width=width, n=2, is_offline=is_offline)
 
@@ -172,7 +185,10 @@ class SchedulerStates(RuleBasedStateMachine):
 
     def _check_beams(self, request) -> None:
         sampling, prompt = request.sampling, request.sequences[0].prompt_token_ids.tolist()
-        wanted = beam_search(made_up_logprobs, prompt, sampling.beam_width, sampling.max_tokens, {EOS})
+        window = self.harness.sliding_window
+        wanted = beam_search(
+            lambda context: made_up_logprobs(context[-window:]), prompt, sampling.beam_width, sampling.max_tokens, {EOS}
+        )
         reasons = [self.harness.last[request.request_id, index].finish_reason for index in range(2)]
         got = [self.harness.tokens[request.request_id, index] for index in range(2)]
         if reasons[0] in ("abort", "error"):

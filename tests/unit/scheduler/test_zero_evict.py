@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.scheduler_harness import SchedulerHarness
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import NO_MATCH, BlockManager
 from xllm_framework.request import Request, SamplingParams, Sequence
 from xllm_scheduler.queue import QueueEntry
 from xllm_scheduler.zero_evict import ZeroEvictGate
@@ -43,15 +43,15 @@ def test_the_gate_agrees_with_a_simulation_token_by_token(lengths, spare: int, a
     entries = [entry(number, *length) for number, length in enumerate(lengths)]
     *running, candidate = entries
     for other in running:
-        assert blocks.admit(other.sequence, [], other.sequence.num_tokens)
-    allowed = ZeroEvictGate(assumed).allows(candidate, [], running, blocks)
+        assert blocks.admit(other.sequence, NO_MATCH, other.sequence.num_tokens)
+    allowed = ZeroEvictGate(assumed).allows(candidate, NO_MATCH, running, blocks)
     assert allowed is (len(lengths) == 1 or not runs_out(lengths, held + spare, assumed))
 
 
 def test_shared_blocks_are_counted_once() -> None:
     blocks = BlockManager(13, BLOCK_SIZE)
     first = entry(1, 33, 3)
-    assert blocks.admit(first.sequence, [], 33)
+    assert blocks.admit(first.sequence, NO_MATCH, 33)
     first.sequence.num_computed_tokens = 33
     blocks.publish(first.sequence, 0, 33)
     second = QueueEntry(first.request, Sequence("s", 0, [1] * 33), 1, (1,), (1,))
@@ -59,7 +59,7 @@ def test_shared_blocks_are_counted_once() -> None:
     assert len(matched) == 8
     gate = ZeroEvictGate(100)
     assert gate.allows(second, matched, [first], blocks)
-    assert not gate.allows(second, [], [first], blocks)
+    assert not gate.allows(second, NO_MATCH, [first], blocks)
 
 
 def test_with_true_lengths_nobody_is_preempted_and_without_the_gate_somebody_is() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from xllm_framework.config import SchedulerConfig, XLLMConfig
 from xllm_framework.errors import InvalidConfig
+from xllm_framework.kv_cache import LayerGroup, layer_groups
 from xllm_framework.model import ModelArgs
 from xllm_framework.model.source import ModelFiles
 
@@ -38,13 +39,39 @@ def max_model_len(config: XLLMConfig, args: ModelArgs, num_pool_tokens: int) -> 
 
 
 def scheduler_config(config: SchedulerConfig, device: str) -> SchedulerConfig:
-    """Return the options for an engine on `device`: steps on a CPU are kept short unless the user said how long."""
-    if device != "cpu" or config.prefill_step_ms:
+    """Return the options for an engine on `device`.
+
+    How long a step may take that computes prompts: what the user said; else no longer than the interval between tokens that he
+    aims at, and on a CPU short in any case.
+    """
+    if config.prefill_step_ms:
         return config
-    return replace(config, prefill_step_ms=CPU_PREFILL_STEP_MS)
+    limits_ms = [CPU_PREFILL_STEP_MS] if device == "cpu" else []
+    if config.default_tpot_slo_ms:
+        limits_ms.append(config.default_tpot_slo_ms)
+    return replace(config, prefill_step_ms=min(limits_ms)) if limits_ms else config
+
+
+def largest_chunk(config: SchedulerConfig) -> int:
+    """Return how many tokens of one prompt a step computes at most, as far as the options say."""
+    return (config.enable_chunked_prefill and config.max_prefill_chunk) or config.max_num_batched_tokens
+
+
+def pays_to_overlap(config: XLLMConfig, num_cores: int) -> bool:
+    """Whether planning a step while another is computed can save time on a CPU: only beside cores that compute nothing."""
+    return 0 < config.execution.threads < num_cores
 
 
 def cache_window(args: ModelArgs) -> int:
     """Return the sliding window behind which a model needs no KV at all; 0 if any layer attends to everything."""
     slides_everywhere = len(set(args.sliding_window_layers)) == args.num_layers
     return args.sliding_window or 0 if slides_everywhere else 0
+
+
+def cache_groups(args: ModelArgs, max_model_len: int) -> tuple[LayerGroup, ...]:
+    """Return the groups of layers with a block table each; one for all where a window would let no block go."""
+    window = args.sliding_window or 0
+    if window >= max_model_len:
+        window = 0
+    sliding = set(args.sliding_window_layers)
+    return layer_groups([window if layer in sliding else 0 for layer in range(args.num_layers)])

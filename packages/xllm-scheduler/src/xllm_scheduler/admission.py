@@ -11,14 +11,14 @@ from collections.abc import Sequence as List
 from xllm_framework.batch import ScheduledSequence
 from xllm_framework.config import SchedulerConfig
 from xllm_framework.errors import OutOfBlocks, RequestTooLong
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import BlockManager, PrefixMatch
 from xllm_framework.request import FinishReason, Request, Sequence
 from xllm_framework.request.messages import EngineStats
 from xllm_scheduler.budget import StepBudget
 from xllm_scheduler.chunking import ChunkSizer
 from xllm_scheduler.lifecycle import Lifecycle
 from xllm_scheduler.logprobs import needs_every_position
-from xllm_scheduler.placement import Placement, find_placements, num_blocks_needed
+from xllm_scheduler.placement import Placement, find_placements
 from xllm_scheduler.preemption import admission_victims
 from xllm_scheduler.queue import QueueEntry
 from xllm_scheduler.zero_evict import ZeroEvictGate
@@ -75,21 +75,22 @@ class Admission:
     def _place(self, entry: QueueEntry, placement: Placement, budget: StepBudget) -> ScheduledSequence | None:
         """Admit `entry` if the step has tokens for it, and nobody will have to be preempted for it."""
         request, sequence = entry.request, entry.sequence
-        rank, matched, blocks = placement.rank, placement.matched, self._blocks[placement.rank]
-        start = len(matched) * blocks.block_size
+        rank, match, blocks = placement.rank, placement.match, self._blocks[placement.rank]
+        start = len(match) * blocks.block_size
         num_uncomputed = sequence.num_tokens - start
         num_tokens = self._chunks.size(start, num_uncomputed, rank, budget, request.media)
         must_be_whole = not self._chunks.can_chunk and sequence.num_preemptions == 0
         if num_tokens == 0 or (must_be_whole and num_tokens < num_uncomputed):
             return None
         if self._zero_evict is not None and not self._zero_evict.allows(
-            entry, matched, [other for other in self._lifecycle.running if other.sequence.rank == rank], blocks
+            entry, match, [other for other in self._lifecycle.running if other.sequence.rank == rank], blocks
         ):
             return None
         if not blocks.admit(
             sequence,
-            matched,
-            blocks.num_tokens_to_admit(sequence.num_tokens, start, num_tokens),
+            match,
+            sequence.num_tokens,
+            chunk=num_tokens,
             reserve=_reserve(blocks),
             salt=request.cache_salt,
             is_looked_up=not needs_every_position(request, sequence),
@@ -123,8 +124,8 @@ class Admission:
 
     def _make_room(self, entry: QueueEntry, placement: Placement, budget: StepBudget, step: int) -> bool:
         """Preempt running sequences of lower classes until `entry` has a place and its blocks; nobody if that is in vain."""
-        sequence, matched, blocks = entry.sequence, placement.matched, self._blocks[placement.rank]
-        if self._has_room(sequence, matched, blocks):
+        sequence, match, blocks = entry.sequence, placement.match, self._blocks[placement.rank]
+        if self._has_room(sequence, match, blocks):
             return True
         if budget.can_preempt_to_admit:
             num_class_parts = 1 + self._num_class_ranks
@@ -132,23 +133,21 @@ class Admission:
             num_class_parts = int(self._can_preempt_offline and self._lifecycle.num_offline > 0)
         victims = list(admission_victims(self._lifecycle.running, entry, placement.rank, step, num_class_parts))
         num_gained = sum(blocks.num_held(victim.sequence) for victim in victims)
-        if (
-            num_blocks_needed(blocks, sequence, matched, self._chunks.max_chunk)
-            > blocks.num_available_blocks + num_gained
-        ):
+        num_needed = blocks.num_blocks_to_admit(sequence, match, self._chunks.max_chunk)
+        if num_needed > blocks.num_available_blocks + num_gained:
             return False
         for victim in victims:
             self._lifecycle.preempt(victim)
-            if self._has_room(sequence, matched, blocks):
+            if self._has_room(sequence, match, blocks):
                 return True
         return False
 
-    def _has_room(self, sequence: Sequence, matched: list[int], blocks: BlockManager) -> bool:
+    def _has_room(self, sequence: Sequence, match: PrefixMatch, blocks: BlockManager) -> bool:
         num_allocated = blocks.num_allocated_blocks
         return (
             len(self._lifecycle.running) < self._max_num_seqs
             and (num_allocated == 0 or num_allocated < self._max_block_use * blocks.num_usable_blocks)
-            and num_blocks_needed(blocks, sequence, matched, self._chunks.max_chunk) + _reserve(blocks)
+            and blocks.num_blocks_to_admit(sequence, match, self._chunks.max_chunk) + _reserve(blocks)
             <= blocks.num_available_blocks
         )
 
@@ -156,7 +155,7 @@ class Admission:
         """End the first waiting sequence if it could not run even alone; return whether it ended."""
         lifecycle, request, sequence = self._lifecycle, entry.request, entry.sequence
         num_usable = max(blocks.num_usable_blocks for blocks in self._blocks)
-        num_needed = num_blocks_needed(self._blocks[0], sequence, [], self._chunks.max_chunk)
+        num_needed = self._blocks[0].most_blocks(sequence.num_tokens, self._chunks.max_chunk)
         num_prompt_tokens = sequence.num_prompt_tokens
         if num_needed > num_usable and sequence.num_output_tokens > 0:
             lifecycle.end_early(lifecycle.records[sequence.request_id], sequence, FinishReason.LENGTH)

@@ -17,6 +17,8 @@ class RankBudget:
     """Tokens that the rank can still compute in the step."""
     num_prompt_tokens_left: int = UNLIMITED
     """Of these, tokens of prompts."""
+    shortest_chunk: int = 0
+    """Tokens below which a chunk is not worth a pass: fewer where the step takes on fewer of prompts at all."""
     used_s: float = 0.0
     """Seconds that what is scheduled on it will take, where a latency model is known."""
 

@@ -19,13 +19,17 @@ MIN_CHUNK = 50
 class ChunkSizer:
     """Sizes chunks under the limits of `config`, and under the step's time limit if a latency model is known.
 
-    `max_chunk` is what the blocks of a sliding window leave for a step; see `BlockManager.max_chunk`.
+    `max_chunk` is what the blocks of a sliding window leave for a step; see `BlockManager.max_chunk`. `stride` is how often a
+    state is saved that a later prompt can go on from; see `BlockManager.checkpoint_stride`.
     """
 
-    def __init__(self, config: SchedulerConfig, latency: LatencyModel | None, max_chunk: int | None = None) -> None:
+    def __init__(
+        self, config: SchedulerConfig, latency: LatencyModel | None, max_chunk: int | None = None, stride: int = 0
+    ) -> None:
         self.can_chunk = config.enable_chunked_prefill
         self.max_chunk = (self.can_chunk and config.max_prefill_chunk) or config.max_num_batched_tokens
-        self.can_grow = max_chunk is None
+        self._stride = stride if self.can_chunk else 0
+        self.can_grow = max_chunk is None and not self._stride
         """Whether a prompt has blocks for all its tokens, so that chunks may still become longer."""
         if max_chunk is not None:
             self.max_chunk = min(self.max_chunk, max_chunk)
@@ -40,9 +44,11 @@ class ChunkSizer:
         `media` are the prompt's images and videos.
         """
         num_left = budget.ranks[rank].num_prompt_tokens_left
-        if num_left < min(MIN_CHUNK, num_uncomputed) and budget.num_scheduled:
+        if num_left < min(budget.ranks[rank].shortest_chunk, num_uncomputed) and budget.num_scheduled:
             return 0
         size = self._within_time(start, min(num_uncomputed, self.max_chunk, num_left), num_uncomputed, rank, budget)
+        if self._stride:
+            size = self._up_to_checkpoint(start, size, num_uncomputed)
         if media is None or not self.can_chunk:
             return size
         return tokens_within_encoder_budget(media, start, size, self.max_encoder_tokens, budget)
@@ -78,6 +84,12 @@ class ChunkSizer:
                 budget.ranks[rank].num_tokens_left -= extra
                 budget.ranks[rank].num_prompt_tokens_left -= extra
                 budget.num_tokens_left -= extra
+
+    def _up_to_checkpoint(self, start: int, size: int, num_uncomputed: int) -> int:
+        """Let a step end where a state is to be saved, if it gets so far; the last such place is never passed by."""
+        last = (start + num_uncomputed - 1) // self._stride * self._stride
+        end = (start + size) // self._stride * self._stride
+        return min(end, last) - start if start < min(end, last) else size
 
     def _within_time(self, start: int, max_tokens: int, num_uncomputed: int, rank: int, budget: StepBudget) -> int:
         rank_budget = budget.ranks[rank]

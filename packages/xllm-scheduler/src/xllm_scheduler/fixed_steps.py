@@ -97,7 +97,7 @@ class FixedStepsScheduler:
         """
         if len(self._waiting) >= max(self._limits.max_num_waiting, 1):
             raise QueueFull(f"{len(self._waiting)} requests wait already (max_num_waiting).")
-        needed = self._blocks.num_blocks_for(len(message.prompt_token_ids))
+        needed = self._blocks.num_places(len(message.prompt_token_ids))
         if needed > self._blocks.num_usable_blocks:
             raise OutOfBlocks(
                 f"The prompt needs {needed} blocks, but the cache has {self._blocks.num_usable_blocks} (num_blocks)."
@@ -158,11 +158,11 @@ class FixedStepsScheduler:
     def _admit(self, search: Search, num_tokens: int, decision: Decision) -> bool:
         """Give the search its blocks, if the batch has room for its prompt and the cache has blocks."""
         sequence, salt = search.sequence, search.message.cache_salt
-        matched = self._blocks.match_prefix(sequence, salt)
-        num_new = sequence.num_tokens - len(matched) * self._blocks.block_size
+        match = self._blocks.match_prefix(sequence, salt)
+        num_new = sequence.num_tokens - len(match) * self._blocks.block_size
         if decision.batch and num_tokens + num_new > self._limits.max_num_batched_tokens:
             return False
-        return self._blocks.admit(sequence, matched, sequence.num_tokens, salt=salt)
+        return self._blocks.admit(sequence, match, sequence.num_tokens, salt=salt)
 
     def _begin(self, batch: list[Search]) -> None:
         counters = self.counters

@@ -108,6 +108,7 @@ class StepAhead:
             assumption = self._assumptions[id(sequence)]
             if assumption.holds(sequence):
                 sequence.num_computed_tokens = item.start + item.num_scheduled_tokens
+                sequence.turn_states()
                 if assumption.is_sampled and self._may_go_on(sequence, item.request.sampling):
                     sequence.append(-1 - row)
                     sequence.status = SequenceStatus.DECODE
@@ -124,5 +125,6 @@ def _undo(item: ScheduledSequence, assumption: Assumption) -> None:
     sequence = item.sequence
     sequence.drop_placeholder()
     sequence.num_computed_tokens = item.start
+    sequence.turn_states()
     if assumption.was_prefill:
         sequence.status = SequenceStatus.PREFILL

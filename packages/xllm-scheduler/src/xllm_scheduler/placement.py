@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence as List
 from dataclasses import dataclass
 
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import NO_MATCH, BlockManager, PrefixMatch
 from xllm_framework.request import Request, Sequence
 from xllm_scheduler.budget import StepBudget
 
@@ -18,7 +18,7 @@ class Placement:
     """One rank where a sequence could go, and what it would find there."""
 
     rank: int
-    matched: list[int]
+    match: PrefixMatch
     """Blocks of the rank that it can share."""
     announcers: frozenset[Sequence]
     """Sequences that compute some of these blocks only in this step."""
@@ -33,7 +33,7 @@ def find_placements(
     equals, the one with most tokens left goes first: a burst that meets empty ranks is spread over them.
     """
     placements = [
-        Placement(rank, *(_match(request, sequence, blocks) if can_share else ([], frozenset())))
+        Placement(rank, *(_match(request, sequence, blocks) if can_share else (NO_MATCH, frozenset())))
         for rank, blocks in enumerate(block_managers)
         if budget.ranks[rank].num_tokens_left > 0
     ]
@@ -42,25 +42,16 @@ def find_placements(
     return placements
 
 
-def num_blocks_needed(blocks: BlockManager, sequence: Sequence, matched: list[int], max_chunk: int) -> int:
-    """Return how many available blocks the admission of `sequence` takes at most, cached ones that it shares included.
-
-    `max_chunk` is the most that a step computes of it.
-    """
-    num_tokens = blocks.num_tokens_to_admit(sequence.num_tokens, len(matched) * blocks.block_size, max_chunk)
-    return blocks.num_blocks_for(num_tokens) - len(matched) + blocks.count_unheld(matched)
-
-
-def _match(request: Request, sequence: Sequence, blocks: BlockManager) -> tuple[list[int], frozenset[Sequence]]:
-    matched = blocks.match_prefix(sequence, request.cache_salt)
-    announcers = blocks.announcers(matched)
-    if announcers and sequence.num_tokens - len(matched) * blocks.block_size < 2:
+def _match(request: Request, sequence: Sequence, blocks: BlockManager) -> tuple[PrefixMatch, frozenset[Sequence]]:
+    match = blocks.match_prefix(sequence, request.cache_salt)
+    announcers = blocks.announcers(match)
+    if announcers and sequence.num_tokens - len(match) * blocks.block_size < 2:
         # A row of one token may be computed as a decode is, by a kernel that does not wait for its neighbours' KV.
-        matched = matched[:-1]
-        announcers = blocks.announcers(matched)
-    return matched, announcers
+        match = match.shortened()
+        announcers = blocks.announcers(match)
+    return match, announcers
 
 
 def _preference(placement: Placement, blocks: BlockManager, budget: StepBudget) -> tuple[int, int]:
-    num_new = -len(placement.matched)
+    num_new = -len(placement.match)
     return (num_new - blocks.num_available_blocks, -budget.ranks[placement.rank].num_tokens_left)

@@ -28,14 +28,14 @@ from xllm_framework.request.messages import EngineStats, SequenceDelta
 from xllm_scheduler.admission import Admission
 from xllm_scheduler.beam import BeamGroup
 from xllm_scheduler.budget import RankBudget, StepBudget
-from xllm_scheduler.chunking import ChunkSizer
+from xllm_scheduler.chunking import MIN_CHUNK, ChunkSizer
 from xllm_scheduler.encoder_budget import charge_encoder
-from xllm_scheduler.latency import LatencyModel, load_latency_model
+from xllm_scheduler.latency import LatencyModel, find_token_budget, load_latency_model
 from xllm_scheduler.lifecycle import Lifecycle
 from xllm_scheduler.logprobs import needs_every_position
 from xllm_scheduler.ordering import Ordering
 from xllm_scheduler.overlap import StepAhead
-from xllm_scheduler.pace import StepPace
+from xllm_scheduler.pace import FIRST_TOKENS, StepPace
 from xllm_scheduler.pause import PauseControl, PauseMode, PauseState
 from xllm_scheduler.policies import create_policy
 from xllm_scheduler.policies.online_first import plan_online_first
@@ -94,10 +94,12 @@ class Scheduler:
         self._constant_s = 0.0 if latency is None else latency.constant_s
         self._stats = EngineStats(num_blocks=sum(blocks.num_usable_blocks for blocks in self._blocks))
         step_s = 1e-3 * config.prefill_step_ms if config.enable_chunked_prefill else 0.0
-        self._pace = StepPace(step_s, self._max_num_tokens)
+        first_tokens = find_token_budget(latency, step_s, self._max_num_tokens) if latency is not None else FIRST_TOKENS
+        self._pace = StepPace(step_s, self._max_num_tokens, first_tokens)
         self._ordering = Ordering(strategy, config, latency or LatencyModel())
         self._lifecycle = Lifecycle(self._blocks, self._ordering)
-        self._chunks = ChunkSizer(config, latency, self._blocks[0].max_chunk)
+        first = self._blocks[0]
+        self._chunks = ChunkSizer(config, latency, first.max_chunk, first.checkpoint_stride)
         self._admission = Admission(
             config, self._blocks, self._lifecycle, self._chunks, self._stats, strategy.num_class_ranks
         )
@@ -122,12 +124,16 @@ class Scheduler:
 
         Raises:
             InvalidRequest: an unfinished request has the same id, the prompt is empty, or it asks for more beams than run
-                at once.
+                at once, or for any from a model with linear state.
         """
         most = min(self._max_num_seqs, self._max_num_tokens)
+        if request.sampling.beam_width > 1 and self._blocks[0].states is not None:
+            raise InvalidRequest("beam_width must be 1: a model with linear state has no forks.", "beam_width")
         if request.sampling.beam_width > most:
             raise InvalidRequest(f"beam_width is {request.sampling.beam_width}, but {most} is the limit.", "beam_width")
         self._lifecycle.add(request)
+        if not request.is_offline:
+            self._pace.note_arrival(request.arrival_time_s)
 
     def abort(self, targets: Iterable[str | tuple[str, int]]) -> None:
         """End requests, or single sequences as (request id, index), at once; unknown and finished ones are ignored.
@@ -242,7 +248,7 @@ class Scheduler:
 
     def _fill(self, batches: tuple[Batch, ...], now_s: float) -> None:
         """The one loop: take candidates as the policy offers them, allocate their blocks, charge the budget."""
-        budget = self._new_budget()
+        budget = self._new_budget(now_s)
         if self._ordering.is_dynamic:
             lifecycle = self._lifecycle
             budget.objective_limit_s = self._ordering.reorder(lifecycle.waiting, lifecycle.running, now_s)
@@ -291,9 +297,12 @@ class Scheduler:
                     self._chunks.share_leftover(batch, rank, budget)
                 batch.scheduled.sort(key=_is_prefill)
 
-    def _new_budget(self) -> StepBudget:
-        num_tokens, num_prompt_tokens = self._max_num_tokens, self._pace.num_tokens
-        ranks = [RankBudget(num_tokens, num_prompt_tokens, self._constant_s) for _ in self._blocks]
+    def _new_budget(self, now_s: float) -> StepBudget:
+        running, num_tokens = self._lifecycle.running, self._max_num_tokens
+        may_be_long = self._pace.is_calm(now_s) and all(entry.sequence.status is not _DECODE for entry in running)
+        num_prompt_tokens = self._pace.plan(may_be_long=may_be_long)
+        shortest = min(MIN_CHUNK, num_prompt_tokens)
+        ranks = [RankBudget(num_tokens, num_prompt_tokens, shortest, self._constant_s) for _ in self._blocks]
         return StepBudget(
             ranks,
             self._ttft_limit_s,
@@ -343,7 +352,7 @@ class Scheduler:
             return []
         while (copies := blocks.prepare_writes(sequences)) is None:
             if (
-                len({block for sequence in sequences for block in sequence.block_table if block})
+                len({block for s in sequences for table in s.tables for block in table if block})
                 == blocks.num_allocated_blocks
             ):
                 beams.finish_early()
@@ -356,8 +365,8 @@ class Scheduler:
             if victim is entry:
                 return []
         return [
-            ScheduledSequence(entry.request, s, s.num_computed_tokens, s.num_uncomputed_tokens, block_copy=block_copy)
-            for s, block_copy in zip(sequences, copies, strict=True)
+            ScheduledSequence(entry.request, s, s.num_computed_tokens, s.num_uncomputed_tokens, block_copies=pairs)
+            for s, pairs in zip(sequences, copies, strict=True)
         ]
 
     def _num_tokens(self, entry: QueueEntry, budget: StepBudget) -> int:

@@ -77,6 +77,7 @@ class StepResults:
                 continue
             if not assumptions:
                 sequence.num_computed_tokens = end
+                sequence.turn_states()
             record = records[sequence.request_id]
             if is_failed and record.beams is not None:
                 self._lifecycle.fail(record.request, RequestFailed(errors[row]))

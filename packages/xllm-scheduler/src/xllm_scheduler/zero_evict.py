@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import BlockManager, PrefixMatch
 from xllm_framework.request import Request, Sequence
 from xllm_scheduler.queue import QueueEntry
 
@@ -30,31 +30,31 @@ class ZeroEvictGate:
     def allows(
         self,
         candidate: QueueEntry,
-        matched: list[int],
+        match: PrefixMatch,
         running: Iterable[QueueEntry],
         blocks: BlockManager,
     ) -> bool:
         """Return whether `candidate` can join `running`, those that hold blocks of `blocks`; takes nothing.
 
-        Whoever would run alone may. `matched` are the blocks that it would share. Shared blocks are counted once, and as
+        Whoever would run alone may. `match` are the blocks that it would share. Shared blocks are counted once, and as
         held to the end of time: who shares them may outlive whoever brought them.
         """
-        size = blocks.block_size
-        num_new = blocks.num_blocks_for(candidate.sequence.num_tokens) - len(matched)
-        num_left = blocks.num_available_blocks - num_new - blocks.count_unheld(matched)
+        total, num_shared = int(blocks.footprint(np.array(candidate.sequence.num_tokens))), match.num_blocks
+        num_new = max(0, total - num_shared)
+        num_left = blocks.num_available_blocks - num_new - blocks.count_unheld(match)
         holders = [(entry.request, entry.sequence) for entry in running]
         if not holders:
             return True
         joined = [*holders, (candidate.request, candidate.sequence)]
         tokens = np.array([sequence.num_tokens for _, sequence in joined])
-        times = np.array([self._num_tokens_left(request, sequence, size) for request, sequence in joined])
-        held = np.array([len(sequence.block_table) for _, sequence in holders] + [num_new + len(matched)])
-        if num_left >= int((-(-(tokens + times) // size) - held).sum()):
+        times = np.array([self._num_tokens_left(request, sequence, blocks.block_size) for request, sequence in joined])
+        held = np.array([blocks.num_held(sequence) for _, sequence in holders] + [num_new + num_shared])
+        if num_left >= int((blocks.footprint(tokens + times) - held).clip(0).sum()):
             return True
         private = np.array([blocks.count_private(sequence) for _, sequence in holders] + [num_new])
         for time in np.unique(times):
             is_alive = times >= time
-            grown = -(-(tokens + time) // size) - held
+            grown = (blocks.footprint(tokens + time) - held).clip(0)
             if int(grown[is_alive].sum()) - int(private[~is_alive].sum()) > num_left:
                 return False
         return True

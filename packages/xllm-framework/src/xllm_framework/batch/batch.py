@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence as List
 from dataclasses import dataclass, field
 
 from xllm_framework.kv_cache.host_tier import BlockMoves
@@ -23,8 +24,8 @@ class ScheduledSequence:
     announcers: frozenset[Sequence] = frozenset()
     """Other sequences of the same batch, earlier in it: it shares blocks that they compute only in this step."""
 
-    block_copy: tuple[int, int] | None = None
-    """(from, to): its last block holds another sequence's tokens, too, and is copied before the step."""
+    block_copies: List[tuple[int, int]] = ()
+    """(from, to): its last block in each group of layers holds another sequence's tokens, too, and is copied before the step."""
 
     @property
     def is_sampled(self) -> bool:
@@ -44,7 +45,7 @@ class Batch:
     num_tokens: int = 0
     """Sum of `num_scheduled_tokens`."""
     block_copies: list[tuple[int, int]] = field(default_factory=list)
-    """`block_copy` of those that have one."""
+    """`block_copies` of all."""
     moves: BlockMoves | None = None
     """Blocks that come from the host's memory, or go there, before the step."""
 
@@ -52,8 +53,7 @@ class Batch:
         """Append one scheduled sequence."""
         self.scheduled.append(item)
         self.num_tokens += item.num_scheduled_tokens
-        if item.block_copy is not None:
-            self.block_copies.append(item.block_copy)
+        self.block_copies.extend(item.block_copies)
 
     def __len__(self) -> int:
         return len(self.scheduled)

@@ -7,6 +7,9 @@ For S scheduled sequences with T tokens in all, of which R rows are sampled:
     seq_lens                             [S]      tokens whose KV is in the cache once the step has run
     block_tables                         [S, B]   row s lists the blocks held for its tokens, computed and scheduled, then 0
     sample_rows                          [R]      rows of [0, T) whose logits are needed
+
+Where a model has several groups of layers, `slot_mapping` and `block_tables` are the first group's, and `more_groups` has those of
+the others. Where it has linear state, `state_slots` [S, 2] are the slots that each sequence reads and writes.
 """
 
 from __future__ import annotations
@@ -60,6 +63,14 @@ class SamplingRows:
         return not self.temperature.any()
 
 
+@dataclass(frozen=True, slots=True)
+class GroupTables:
+    """Where a step's tokens lie for one further group of layers; see `kv_cache.layer_groups`."""
+
+    slot_mapping: npt.NDArray[np.int64]
+    block_tables: npt.NDArray[np.int32]
+
+
 @dataclass(slots=True)
 class ForwardInput:
     """One step's input for one rank; see the module's table for shapes."""
@@ -83,6 +94,16 @@ class ForwardInput:
     """What of the step's hidden states pooling requests want."""
     media: MediaRows | None = None
     """Images and videos among the rows; None for text."""
+    more_groups: list[GroupTables] = field(default_factory=list)
+    """The second group of layers and those behind it; empty mostly."""
+    state_slots: npt.NDArray[np.int32] | None = None
+    """[S, 2]; slots of linear state that are read and written, all of them read before any is written. A sequence of which
+    nothing is computed yet begins with zeros, whatever its first slot holds. None for models without one."""
+
+    @property
+    def groups(self) -> list[GroupTables]:
+        """Where the tokens lie, for each group of layers."""
+        return [GroupTables(self.slot_mapping, self.block_tables), *self.more_groups]
 
     @property
     def num_tokens(self) -> int:
@@ -98,14 +119,16 @@ class ForwardInput:
 class ForwardInputBuilder:
     """Builds `ForwardInput`s for blocks of `block_size` tokens. `eos_token_ids` are banned before `min_tokens`.
 
+    `num_groups` are groups of layers with tables of their own.
+
     Remembers what it copied of each running sequence, so that a decode step costs the same at any length. Not for
     several threads.
     """
 
-    def __init__(self, block_size: int, eos_token_ids: tuple[int, ...] = ()) -> None:
+    def __init__(self, block_size: int, eos_token_ids: tuple[int, ...] = (), num_groups: int = 1) -> None:
         self._block_size = block_size
         self._eos_token_ids = eos_token_ids
-        self._rows = SequenceRows()
+        self._rows = SequenceRows(num_groups)
 
     def build(self, batch: Batch) -> ForwardInput:
         """Return the arrays of `batch`, which the caller owns; O(tokens + sequences + new blocks) in Python."""
@@ -132,15 +155,16 @@ class ForwardInputBuilder:
             pooled = pooled_rows(scheduled, query_start)
             sampled = sampled[~is_pooled[sampled]]
         width = max((len(item.sequence.block_table) for item in scheduled), default=1)
-        block_tables = self._rows.block_tables[rows, :width]
-        block_ids = block_tables[sequence_of, positions // self._block_size].astype(np.int64)
+        places = (sequence_of, positions // self._block_size)
+        offsets = positions % self._block_size
+        first, *more = [tables[rows, :width] for tables in self._rows.block_tables]
         return ForwardInput(
             token_ids=self._token_ids(scheduled, batch.num_tokens, len(sampled)),
             positions=positions,
-            slot_mapping=block_ids * self._block_size + positions % self._block_size,
+            slot_mapping=self._slots(first, places, offsets),
             query_start=query_start,
             seq_lens=seq_lens,
-            block_tables=block_tables,
+            block_tables=first,
             sample_rows=query_start[1:][sampled].astype(np.int64) - 1,
             sampling=self._sampling_rows(scheduled, sampled, rows[sampled], num_tokens_of[sampled]),
             max_query_len=max_query_len,
@@ -148,7 +172,18 @@ class ForwardInputBuilder:
             block_copies=batch.block_copies,
             prompt_logprobs=self._prompt_logprobs(scheduled, starts, rows),
             pooled=pooled,
+            more_groups=[GroupTables(self._slots(tables, places, offsets), tables) for tables in more],
+            state_slots=_state_slots(scheduled),
         )
+
+    def _slots(
+        self,
+        tables: npt.NDArray[np.int32],
+        places: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]],
+        offsets: npt.NDArray[np.int32],
+    ) -> npt.NDArray[np.int64]:
+        slots: npt.NDArray[np.int64] = tables[places].astype(np.int64) * self._block_size + offsets
+        return slots
 
     @staticmethod
     def _token_ids(scheduled: list[ScheduledSequence], num_tokens: int, num_sampled: int) -> npt.NDArray[np.int32]:
@@ -221,3 +256,9 @@ class ForwardInputBuilder:
             end = min(item.start + item.num_scheduled_tokens + 1, item.sequence.num_prompt_tokens)
             wanted.append((index, k, item.sequence.token_ids[item.start + 1 : end].copy()))
         return wanted
+
+
+def _state_slots(scheduled: list[ScheduledSequence]) -> npt.NDArray[np.int32] | None:
+    if not scheduled or scheduled[0].sequence.state_slots is None:
+        return None
+    return np.array([item.sequence.state_slots for item in scheduled], np.int32)

@@ -2,13 +2,14 @@
 
 Knows nothing of a step's inputs: `ForwardInputBuilder` gathers them from here. A running sequence owns one row:
 
-    block_tables   int32 [C, W]        its block ids, then 0
+    block_tables   int32 [C, W]        its block ids, then 0; one array a group of layers
     floats         float32 [6, C]      temperature, top_p, min_p, presence, frequency, repetition penalty
     integers       int32 [4, C]        top_k, num_logprobs, num_prompt_tokens, 1 if it has options that few use
     seeds          uint64 [C]          already mixed with the sequence's index
     is_pooled      bool [C]            whether nothing is sampled, but hidden states are wanted
 
-Relies on `Sequence.block_table`: a table only grows, and a new list takes its place when blocks are given up.
+Relies on `Sequence.block_table`: a table only grows, and a new list takes its place when blocks are given up; the tables of
+further groups of layers grow only when it does.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ _MAX_TOP_K = 2**31 - 1
 class SequenceRows:
     """Rows by block table. Keeps rows of sequences that were not scheduled lately, until room is needed."""
 
-    def __init__(self) -> None:
-        self.block_tables: npt.NDArray[np.int32] = np.zeros((_INITIAL_ROWS, _INITIAL_WIDTH), np.int32)
+    def __init__(self, num_groups: int = 1) -> None:
+        self.block_tables: list[npt.NDArray[np.int32]] = [
+            np.zeros((_INITIAL_ROWS, _INITIAL_WIDTH), np.int32) for _ in range(num_groups)
+        ]
         self.floats: npt.NDArray[np.float32] = np.zeros((6, _INITIAL_ROWS), np.float32)
         self.integers: npt.NDArray[np.int32] = np.zeros((4, _INITIAL_ROWS), np.int32)
         self.seeds: npt.NDArray[np.uint64] = np.zeros(_INITIAL_ROWS, np.uint64)
@@ -65,7 +68,7 @@ class SequenceRows:
             if row is None:
                 row = self._open_row(item)
             if num_copied[row] != len(table):
-                self._copy_blocks(row, table)
+                self._copy_blocks(row, item.sequence)
             rows.append(row)
         return np.array(rows, np.intp)
 
@@ -87,7 +90,8 @@ class SequenceRows:
         self._row_of[id(table)] = row
         self._tables[row] = table
         self._num_copied[row] = 0
-        self.block_tables[row] = 0
+        for tables in self.block_tables:
+            tables[row] = 0
         self.floats[:, row] = (
             0.0 if params.is_greedy else max(params.temperature, MIN_TEMPERATURE),
             params.top_p,
@@ -106,17 +110,22 @@ class SequenceRows:
         self.seeds[row] = sequence_seed(item.request, item.sequence)
         return row
 
-    def _copy_blocks(self, row: int, table: list[int]) -> None:
-        start, end = self._num_copied[row], len(table)
-        if end > self.block_tables.shape[1]:
-            width = max(end, 2 * self.block_tables.shape[1])
-            self.block_tables = _enlarged(self.block_tables, (len(self.block_tables), width))
-        self.block_tables[row, start:end] = table[start:]
-        self._num_copied[row] = end
+    def _copy_blocks(self, row: int, sequence: Sequence) -> None:
+        """Copy what is new in the tables of `sequence`, of which the first is the shortest."""
+        start, tables = self._num_copied[row], sequence.tables
+        end = max(len(table) for table in tables)
+        num_rows, width = self.block_tables[0].shape
+        if end > width:
+            width = max(end, 2 * width)
+            self.block_tables = [_enlarged(array, (num_rows, width)) for array in self.block_tables]
+        for array, table in zip(self.block_tables, tables, strict=True):
+            array[row, start : len(table)] = table[start:]
+        self._num_copied[row] = len(tables[0])
 
     def _double_rows(self) -> None:
         num_rows = len(self.seeds)
-        self.block_tables = _enlarged(self.block_tables, (2 * num_rows, self.block_tables.shape[1]))
+        width = self.block_tables[0].shape[1]
+        self.block_tables = [_enlarged(tables, (2 * num_rows, width)) for tables in self.block_tables]
         self.floats = _enlarged(self.floats, (6, 2 * num_rows))
         self.integers = _enlarged(self.integers, (4, 2 * num_rows))
         self.seeds = _enlarged(self.seeds, (2 * num_rows,))

@@ -19,6 +19,11 @@ class KVCacheConfig:
     """Share of the device's memory for weights and KV cache."""
     enable_prefix_cache: bool = True
     """Reuse the KV of prompts that begin alike."""
+    num_state_slots: int = 0
+    """Slots of linear state, of models that have one: two a running sequence, the rest keep states for later prompts that begin
+    alike; 0 sizes them by `max_num_seqs` and memory."""
+    state_stride: int = 256
+    """Tokens between the places of a sequence where its linear state is kept; a multiple of `block_size`."""
     host_blocks_factor: float = 0.0
     """Blocks that leave the prefix cache are kept in host memory, this many for each block of the device; 0 keeps none.
     Needs the prefix cache."""

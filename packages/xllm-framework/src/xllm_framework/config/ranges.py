@@ -11,6 +11,8 @@ RANGES: dict[str, tuple[float, float]] = {
     "block_size": (1, 4096),
     "num_blocks": (0, UNLIMITED),
     "max_cache_size": (0, UNLIMITED),
+    "num_state_slots": (0, UNLIMITED),
+    "state_stride": (1, UNLIMITED),
     "host_blocks_factor": (0, 1024),
     "max_archive_size": (0, UNLIMITED),
     "memory_utilization": (0.01, 1),

@@ -35,12 +35,13 @@ class SchedulerConfig:
     max_num_batched_tokens: int = 2048
     """Tokens that one step computes at most."""
     enable_schedule_overlap: bool = False
-    """Plan each step while the one before it is computed, in a thread of its own; the answers are the same."""
+    """Plan each step while the one before it is computed, in a thread of its own; the answers are the same. Left off on a CPU unless
+    `threads` leaves a core that computes nothing."""
     max_prefill_chunk: int = 0
     """Prompt tokens of one sequence that one step computes at most; 0 is as many as the step takes."""
     prefill_step_ms: float = 0.0
-    """Milliseconds that a step which computes prompts should take; their chunks are sized by how long the steps before took. 0
-    takes 75 on a CPU, and sets no limit elsewhere."""
+    """Milliseconds that a step which computes prompts should take, twice that in calm times; their chunks are sized by how long the
+    steps before took. 0 takes 75 on a CPU and `default_tpot_slo_ms` anywhere, the smaller of both, else sets no limit."""
     max_encoder_tokens: int = 8192
     """Embeddings of images and videos that one step makes at most, unless one medium alone has more."""
     enable_chunked_prefill: bool = True

@@ -13,21 +13,33 @@ For a sequence with blocks of `block_size` (bs) tokens, as half-open ranges of i
 Full computed blocks may be shared because nobody writes to them; the rest is private, but for blocks that become full in
 the coming step (`announce`). A sequence that shares blocks therefore continues in a block of its own, and no copy is
 needed.
+
+A model has one group of layers or several (`layer_groups`), each with a table of its own over the one pool; a place in a
+sequence then is one block of each group. Those with sliding windows come first: their tables are the shortest, because they
+grow step by step while a prompt is computed. Layers with linear state add slots (`state_slots`).
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from itertools import takewhile
+from collections.abc import Sequence as List
 
-from xllm_framework.errors import IntegrityError, InvalidConfig
+import numpy as np
+import numpy.typing as npt
+
+from xllm_framework.errors import InvalidConfig
 from xllm_framework.kv_cache.archive import BlockArchive
 from xllm_framework.kv_cache.block_pool import PADDING_BLOCK, BlockPool
+from xllm_framework.kv_cache.forks import own_last_blocks
 from xllm_framework.kv_cache.host_tier import BlockMoves, HostTier
+from xllm_framework.kv_cache.integrity import check_blocks
 from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache
+from xllm_framework.kv_cache.prefix_lookup import Fetchable, PrefixLookup
+from xllm_framework.kv_cache.prefix_match import NO_MATCH, PrefixMatch
 from xllm_framework.kv_cache.sliding_window import SlidingWindow
-from xllm_framework.kv_cache.tiers import CacheTiers, Source
+from xllm_framework.kv_cache.state_slots import StateSlots
+from xllm_framework.kv_cache.table_group import TableGroup
+from xllm_framework.kv_cache.tiers import CacheTiers, OnDevice, Place
 from xllm_framework.request.sequence import Sequence
 
 _NOTHING: Mapping[int, int] = {}
@@ -40,15 +52,17 @@ class BlockManager:
         num_blocks: blocks of the cache, the padding block 0 included.
         block_size: tokens a block.
         enable_prefix_cache: keep computed blocks for later prompts that begin alike.
-        prefix_cache: the map to use; None takes `HashPrefixCache`.
+        prefix_cache: the map to use; None takes `HashPrefixCache`. Further groups of layers take siblings of it.
         num_host_blocks: evicted blocks that host memory keeps, if the prefix cache is on; see `HostTier`.
         archive: keeps blocks, too, if the prefix cache is on; several block managers may share one.
-        sliding_window: tokens that a token attends to, itself included, in every layer of the model; 0 for all. Blocks behind
-            the window are given back, prompts are admitted by what they hold at once, not by their length, and nothing goes
-            to host memory or archives.
+        sliding_windows: one entry a group of layers, those with windows first: the tokens that a token attends to there,
+            itself included; 0 for all. Blocks behind a window are given back, and prompts are admitted by what the group
+            holds at once, not by their length.
+        states: slots for layers with linear state; None where there are none. Nothing goes to host memory or archives
+            then, and nothing can be forked.
 
     Raises:
-        InvalidConfig: `num_blocks` is below 2, or `block_size` below 1.
+        InvalidConfig: `num_blocks` is below 2, `block_size` below 1, or the pool too small for the windows.
     """
 
     def __init__(
@@ -60,20 +74,41 @@ class BlockManager:
         prefix_cache: PrefixCache | None = None,
         num_host_blocks: int = 0,
         archive: BlockArchive | None = None,
-        sliding_window: int = 0,
+        sliding_windows: List[int] = (0,),
+        states: StateSlots | None = None,
     ) -> None:
         if block_size < 1:
             raise InvalidConfig(f"block_size must be 1 or more, not {block_size}.")
+        if states is not None and states.stride % block_size:
+            raise InvalidConfig(
+                f"States are saved every {states.stride} tokens: not a multiple of block_size {block_size}."
+            )
         self.block_size = block_size
         self.enable_prefix_cache = enable_prefix_cache
         self.can_copy_blocks = False
         """Whether the executor obeys the copies of `prepare_writes`; set it before anything is forked."""
-        self._prefix_cache: PrefixCache = HashPrefixCache(block_size) if prefix_cache is None else prefix_cache
+        self.states = states
+        first: PrefixCache = HashPrefixCache(block_size) if prefix_cache is None else prefix_cache
+        self._pool = BlockPool(num_blocks, self._evict)
+        self._groups = [
+            TableGroup(
+                index,
+                self._pool,
+                first.sibling() if index else first,
+                block_size,
+                SlidingWindow(window, block_size, num_blocks - 1, len(sliding_windows)) if window else None,
+            )
+            for index, window in enumerate(sliding_windows)
+        ]
+        self._windows = [group.window for group in self._groups]
+        self._is_plain = self._windows == [None]
+        """Whether every place is one block, and none is given back before the end."""
+        self._group_of = bytearray(num_blocks)
+        """By block that a prefix cache knows: whose it is."""
         self._tiers: CacheTiers | None = None
-        if enable_prefix_cache and not sliding_window and (num_host_blocks or archive is not None):
+        if enable_prefix_cache and states is None and (num_host_blocks or archive is not None):
             self._tiers = CacheTiers(HostTier(num_host_blocks) if num_host_blocks else None, archive)
-        self._pool = BlockPool(num_blocks, self._prefix_cache.evict if self._tiers is None else self._offload)
-        self._window = SlidingWindow(sliding_window, block_size, num_blocks - 1) if sliding_window else None
+        self._lookup = PrefixLookup(self._groups, block_size, self._tiers, states)
         self._announced: dict[int, Sequence] = {}
 
     @property
@@ -101,61 +136,79 @@ class BlockManager:
         """Blocks that sequences hold."""
         return self._pool.num_allocated
 
-    def num_blocks_for(self, num_tokens: int) -> int:
-        """Return how many blocks `num_tokens` tokens take."""
+    def num_places(self, num_tokens: int) -> int:
+        """Return how many places of a table `num_tokens` tokens take."""
         return -(-num_tokens // self.block_size)
 
     @property
     def max_chunk(self) -> int | None:
         """The most tokens of a prompt that a step may compute, or None: see `SlidingWindow`."""
-        return None if self._window is None else self._window.max_chunk
+        return min((window.max_chunk for window in self._windows if window is not None), default=None)
 
-    def num_tokens_to_admit(self, num_tokens: int, num_cached: int, chunk: int) -> int:
-        """Return for how many tokens a sequence of `num_tokens` needs blocks when it is admitted.
+    @property
+    def checkpoint_stride(self) -> int:
+        """Tokens between places where a prompt's steps should end, so that its state is saved there; 0 for none."""
+        return self.states.stride if self.states is not None and self.enable_prefix_cache else 0
 
-        `num_cached` of them are cached, and the first step computes `chunk` more.
+    def most_blocks(self, num_tokens: int, chunk: int) -> int:
+        """Return how many blocks a sequence of `num_tokens` holds at most that is computed by chunks of `chunk`."""
+        return sum(group.most_blocks(num_tokens, chunk) for group in self._groups)
+
+    def footprint(self, num_tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return how many blocks sequences of `num_tokens` tokens hold while they decode, shared ones counted for each."""
+        num_blocks: npt.NDArray[np.int64] = np.sum([group.footprint(num_tokens) for group in self._groups], axis=0)
+        return num_blocks
+
+    def num_blocks_to_admit(self, sequence: Sequence, match: PrefixMatch, chunk: int) -> int:
+        """Return how many available blocks the admission of `sequence` takes, cached ones that it shares included.
+
+        `chunk` is how much of it the first step computes. Nobody is admitted without slots for his state: then it is more
+        than there are.
         """
-        return num_tokens if self._window is None else min(num_tokens, num_cached + chunk)
+        if self.states is not None and not self.states.has_room:
+            return self.num_usable_blocks + 1
+        places = self._places_to_admit(sequence.num_tokens, len(match), chunk)
+        return sum(places) - len(places) * len(match) + self.count_unheld(match)
 
     def num_held(self, sequence: Sequence) -> int:
         """Return how many blocks `sequence` holds."""
-        if self._window is None:
+        if self._is_plain:
             return len(sequence.block_table)
-        return len(sequence.block_table) - sequence.block_table.count(PADDING_BLOCK)
+        return sum(len(table) - table.count(PADDING_BLOCK) for table in sequence.tables)
 
-    def match_prefix(self, sequence: Sequence, salt: str = "") -> list[int]:
+    def match_prefix(self, sequence: Sequence, salt: str = "") -> PrefixMatch:
         """Return the blocks of the longest known prefix of `sequence`; takes nothing.
 
-        Matches full blocks only, and leaves at least one token to compute, because a step must yield logits. The
-        result is valid until the next call that allocates or frees.
+        Matches full blocks only, and leaves at least one token to compute, because a step must yield logits.
         """
         if not self.enable_prefix_cache:
-            return []
-        max_blocks = (sequence.num_tokens - 1) // self.block_size
-        if self._window is not None:
-            cache, keys = self._prefix_cache, sequence.block_hashes
-            cache.extend_keys(sequence.token_ids, keys, salt, max_blocks, sequence.media)
-            return self._window.match(keys[:max_blocks], cache.block_of)
-        return self._prefix_cache.match(sequence.token_ids, sequence.block_hashes, salt, max_blocks, sequence.media)
+            return NO_MATCH
+        return self._lookup.on_device(sequence, salt)
 
     def rematch(self, sequence: Sequence, salt: str = "") -> int:
         """Replace blocks that `sequence`, which is in prefill, has yet to compute by known ones with the same content.
 
-        Returns how many tokens it need not compute any more, and counts them as computed. What is only announced is left.
+        Returns how many tokens it need not compute any more, and counts them as computed. What is only announced is left,
+        and so is a sequence with a state.
         """
-        matched = list(takewhile(lambda block_id: block_id not in self._announced, self.match_prefix(sequence, salt)))
-        num_matched_tokens = len(matched) * self.block_size
-        num_saved = num_matched_tokens - sequence.num_computed_tokens
+        if self.states is not None:
+            return 0
+        match = self.match_prefix(sequence, salt)
+        while self.announcers(match):
+            match = match.shortened()
+        num_saved = len(match) * self.block_size - sequence.num_computed_tokens
         if num_saved <= 0:
             return 0
-        first, old = sequence.num_computed_tokens // self.block_size, sequence.block_table
-        self._pool.share(matched[first:])
-        sequence.block_table = old[:first] + matched[first:] + old[len(matched) :]
-        self._pool.release(old[first : len(matched)])
-        sequence.num_computed_tokens = num_matched_tokens
-        if self._window is not None:
-            for index in range(min(first, self._window.num_behind(num_matched_tokens))):
-                self._release_place(sequence.block_table, index)
+        first = sequence.num_computed_tokens // self.block_size
+        tables, old = [], sequence.tables
+        for own, matched in zip(old, match.tables, strict=True):
+            self._pool.share(matched[first:])
+            tables.append(own[:first] + matched[first:] + own[len(matched) :])
+        for own in old:
+            self._pool.release(own[first : len(match)])
+        sequence.tables = tables
+        sequence.num_computed_tokens += num_saved
+        self._release_behind(sequence, sequence.num_computed_tokens, first)
         return num_saved
 
     def announce(self, sequence: Sequence, end: int, salt: str = "") -> None:
@@ -166,122 +219,121 @@ class BlockManager:
         holds such a block.
         """
         first = sequence.num_computed_tokens // self.block_size
-        if not self.enable_prefix_cache or self._window is not None or end // self.block_size == first:
-            return
-        for block_id in self._prefix_cache.insert(
-            sequence.token_ids[:end], sequence.block_hashes, salt, sequence.block_table, first, sequence.media
-        ):
-            self._announced[block_id] = sequence
+        can_announce = self.enable_prefix_cache and self._is_plain and self.states is None
+        if can_announce and end // self.block_size != first:
+            for block_id in self._groups[0].insert(sequence, sequence.block_table, first, end, salt):
+                self._announced[block_id] = sequence
 
-    def announcers(self, matched: list[int]) -> frozenset[Sequence]:
-        """Return the sequences that have yet to compute some of the blocks in `matched`."""
+    def announcers(self, match: PrefixMatch) -> frozenset[Sequence]:
+        """Return the sequences that have yet to compute some of the blocks in `match`."""
         announced = self._announced
-        if not announced:
+        if not announced or not match.tables:
             return frozenset()
-        return frozenset(announced[block_id] for block_id in matched if block_id in announced)
+        return frozenset(announced[block_id] for block_id in match.tables[0] if block_id in announced)
 
     def withdraw_announced(self) -> None:
         """Forget what was announced: from now on only what is computed can be found."""
         for block_id in self._announced:
-            self._prefix_cache.evict(block_id)
+            self._groups[0].prefix_cache.evict(block_id)
         self._announced.clear()
 
-    def count_unheld(self, matched: list[int]) -> int:
-        """Return how many of the blocks in `matched` nobody holds: so many fewer are available once they are shared."""
-        return self._pool.count_unheld(matched)
+    def count_unheld(self, match: PrefixMatch) -> int:
+        """Return how many of the blocks in `match` nobody holds: so many fewer are available once they are shared."""
+        return sum(self._pool.count_unheld(table) for table in match.tables)
 
     def count_private(self, sequence: Sequence) -> int:
-        """Return how many blocks at the end of the table of `sequence` nobody else holds; O(that many)."""
+        """Return how many blocks at the ends of the tables of `sequence` nobody else holds; O(that many)."""
         count = 0
-        for block_id in reversed(sequence.block_table):
-            if self._pool.num_references(block_id) > 1:
-                break
-            count += 1
+        for table in sequence.tables:
+            for block_id in reversed(table):
+                if self._pool.num_references(block_id) > 1:
+                    break
+                count += 1
         return count
 
     def admit(
         self,
         sequence: Sequence,
-        matched: list[int],
+        match: PrefixMatch,
         num_tokens: int,
         *,
+        chunk: int | None = None,
         reserve: int = 0,
         salt: str = "",
         is_looked_up: bool = True,
     ) -> bool:
-        """Give a sequence without blocks the `matched` ones and new ones for its first `num_tokens` tokens, or nothing.
+        """Give a sequence without blocks those of `match` and new ones for its first `num_tokens` tokens, or nothing.
 
-        `matched` is the fresh result of `match_prefix`, or empty. Returns False, and changes nothing, unless at least
-        `reserve` blocks stay available. Sets `num_cached_tokens` and `num_computed_tokens` to the matched tokens.
+        Groups with a sliding window get new ones for the next `chunk` tokens only. `match` is the fresh result of
+        `match_prefix`, or `NO_MATCH`; with `is_looked_up`, what follows is brought from the tiers behind. Returns False,
+        and changes nothing, unless at least `reserve` blocks stay available. Sets `num_cached_tokens` and
+        `num_computed_tokens` to the tokens that need not be computed.
         """
-        num_new = self.num_blocks_for(num_tokens) - len(matched)
-        if num_new + self._pool.count_unheld(matched) + reserve > self._pool.num_available:
+        if self.states is not None and not self.states.has_room:
             return False
-        self._pool.share(matched)
-        sources = self._tiers.find(self._keys_behind(sequence, len(matched))) if self._tiers and is_looked_up else []
-        sequence.block_table = matched + self._pool.allocate(num_new)
-        sequence.num_cached_tokens = len(matched) * self.block_size
-        sequence.num_computed_tokens = sequence.num_cached_tokens
-        if self._tiers is not None and sources:
-            self._restore(self._tiers, sequence, sources, len(matched), salt)
+        chunk = num_tokens if chunk is None else chunk
+        nothing: list[list[Place | None]] = [[] for _ in self._groups]
+        behind = self._lookup.behind(sequence, match, self._announced) if is_looked_up else nothing
+        if not self._fits(match, behind, num_tokens, chunk, reserve):
+            behind = nothing
+            if not self._fits(match, behind, num_tokens, chunk, reserve):
+                return False
+        start, end = len(match), len(match) + len(behind[0])
+        for table in match.tables:
+            self._pool.share(table)
+        for places in behind:
+            self._pool.share([place.block_id for place in places if isinstance(place, OnDevice)])
+        num_places = self._places_to_admit(num_tokens, end, chunk)
+        tables = []
+        for index, places in enumerate(behind):
+            table = list(match.tables[index]) if match.tables else []
+            table += [self._bring(place) for place in places]
+            tables.append(table + self._pool.allocate(num_places[index] - end))
+        sequence.tables = tables
+        sequence.num_cached_tokens = sequence.num_computed_tokens = end * self.block_size
+        if end > start:
+            self._insert(sequence, start * self.block_size, end * self.block_size, salt)
+            self._release_behind(sequence, end * self.block_size, start)
+        if self.states is not None:
+            self.states.take(sequence, sequence.block_hashes[end - 1] if end else None)
         return True
 
     def take_moves(self) -> BlockMoves | None:
-        """Return the moves between tiers that are due before the step that was planned; None mostly."""
+        """Return the moves between tiers, and of states, that are due before the step that was planned; None mostly."""
+        if self.states is not None:
+            copies = self.states.take_copies()
+            return BlockMoves(states=copies) if copies else None
         return None if self._tiers is None else self._tiers.take_moves()
 
-    def find_fetchable(self, sequence: Sequence, salt: str = "") -> tuple[int, list[bytes]]:
-        """Return how many tokens of a new sequence are at hand, and the keys of the blocks behind that an archive could bring."""
-        if self._tiers is None:
-            return 0, []
-        keys = self._keys_behind(sequence, len(self.match_prefix(sequence, salt)))
-        fetchable = self._tiers.find_fetchable(keys)
-        if not fetchable:
-            return 0, []
-        num_at_hand = (sequence.num_tokens - 1) // self.block_size - len(keys) + keys.index(fetchable[0])
-        return num_at_hand * self.block_size, fetchable
-
-    def _offload(self, block_id: int) -> None:
-        """Keep the content of an evicted block in the tiers behind."""
-        if self._tiers is not None:
-            self._tiers.offload(self._prefix_cache.key_of(block_id), block_id)
-        self._prefix_cache.evict(block_id)
-
-    def _keys_behind(self, sequence: Sequence, num_matched: int) -> list[bytes]:
-        """Return the keys of what follows the `num_matched` blocks, so that at least one token is left."""
-        return sequence.block_hashes[num_matched : (sequence.num_tokens - 1) // self.block_size]
-
-    def _restore(
-        self, tiers: CacheTiers, sequence: Sequence, sources: list[Source], num_matched: int, salt: str
-    ) -> None:
-        """Bring `sources` into the blocks behind the matched ones; their tokens count as cached and computed."""
-        start = sequence.num_computed_tokens
-        end = start + len(sources) * self.block_size
-        tiers.restore(sources, sequence.block_table[num_matched : num_matched + len(sources)])
-        sequence.num_cached_tokens = sequence.num_computed_tokens = end
-        self._insert(sequence, start, end, salt)
+    def find_fetchable(self, sequence: Sequence, salt: str = "") -> Fetchable:
+        """Return how many tokens of a new sequence are at hand, and what behind them an archive could bring."""
+        if self._tiers is None or not self._tiers.has_archive:
+            return Fetchable(0)
+        self.match_prefix(sequence, salt)  # makes the keys
+        return self._lookup.fetchable(sequence, self._tiers)
 
     def allocate(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Grow the block table of `sequence` to hold its first `num_tokens` tokens, or change nothing.
+        """Grow the block tables of `sequence` to hold its first `num_tokens` tokens, or change nothing.
 
-        Returns whether it holds them now. A table that is long enough already is left alone.
+        Returns whether they hold them now. Tables that are long enough already are left alone.
         """
-        table = sequence.block_table
-        if num_tokens <= len(table) * self.block_size:
-            return True
-        num_missing = self.num_blocks_for(num_tokens) - len(table)
-        if num_missing > self._pool.num_available:
+        num_places, tables = self.num_places(num_tokens), sequence.tables
+        missing = [max(0, num_places - len(table)) for table in tables]
+        if sum(missing) > self._pool.num_available:
             return False
-        table.extend(self._pool.allocate(num_missing))
+        for table, count in zip(tables, missing, strict=True):
+            if count:
+                table.extend(self._pool.allocate(count))
         return True
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let `child`, which has no blocks, share all blocks of `parent`, an equal list of tokens.
 
-        If the last one is not full, `prepare_writes` must come before a step for either of them.
+        If the last ones are not full, `prepare_writes` must come before a step for either of them.
         """
-        self._pool.share(parent.block_table)
-        child.block_table = parent.block_table.copy()
+        for table in parent.tables:
+            self._pool.share(table)
+        child.tables = [table.copy() for table in parent.tables]
         child.num_computed_tokens = parent.num_computed_tokens
 
     def count_writes(self, sequences: list[Sequence]) -> int:
@@ -292,67 +344,26 @@ class BlockManager:
         partial = [s.block_table[-1] for s in sequences if s.num_computed_tokens % size]
         return len(sequences) + (len(partial) - len(set(partial))) * (size - 1)
 
-    def prepare_writes(self, sequences: list[Sequence]) -> list[tuple[int, int] | None] | None:
-        """Give each of `sequences`, all forks of one another, a block of its own for its next token; or change nothing.
+    def prepare_writes(self, sequences: list[Sequence]) -> list[list[tuple[int, int]]] | None:
+        """Give each of `sequences`, all forks of one another, blocks of its own for its next token; or change nothing.
 
-        Where a block that is not full is shared, all but its last holder get another one. Either its content is to be
+        Where blocks that are not full are shared, all but their last holder get others. Either their content is to be
         copied, (from, to) in the result, or, unless `can_copy_blocks`, its tokens count as not computed any more. Returns
         None, and changes nothing, if there are too few blocks.
         """
-        size, pool = self.block_size, self._pool
-        left = Counter(s.block_table[-1] for s in sequences if s.num_computed_tokens < len(s.block_table) * size)
-        num_needed = len(sequences) - len(left)
-        if num_needed > pool.num_available:
-            return None
-        fresh = iter(pool.allocate(num_needed))
-        copies: list[tuple[int, int] | None] = []
-        for sequence in sequences:
-            copy = None
-            table = sequence.block_table
-            if sequence.num_computed_tokens == len(table) * size:
-                table.append(next(fresh))
-            elif left[table[-1]] > 1:
-                old, new = table[-1], next(fresh)
-                left[old] -= 1
-                pool.release([old])
-                sequence.block_table = [*table[:-1], new]
-                if self.can_copy_blocks:
-                    copy = (old, new)
-                else:
-                    sequence.num_computed_tokens = (len(table) - 1) * size
-            copies.append(copy)
-        return copies
+        return own_last_blocks(sequences, self._pool, self.block_size, len(self._groups), can_copy=self.can_copy_blocks)
 
     def publish(self, sequence: Sequence, start: int, end: int, salt: str = "") -> None:
         """Make the blocks that became full when tokens [start, end) were computed known to the prefix cache.
 
-        With a sliding window, gives back what is behind it.
+        Gives back what is behind a sliding window, and saves the state where that is due.
         """
         self._insert(sequence, start, end, salt)
-        if self._window is not None:
-            self._release_behind(sequence, self._window.num_behind(end))
-
-    def _insert(self, sequence: Sequence, start: int, end: int, salt: str) -> None:
-        first = start // self.block_size
-        if not self.enable_prefix_cache or first == end // self.block_size:
-            return
-        inserted = self._prefix_cache.insert(
-            sequence.token_ids[:end], sequence.block_hashes, salt, sequence.block_table, first, sequence.media
-        )
-        for block_id in inserted:
-            self._pool.retain(block_id)
-
-    def _release_behind(self, sequence: Sequence, num_behind: int) -> None:
-        """Put block 0 in the place of the first `num_behind` blocks."""
-        table = sequence.block_table
-        for index in range(num_behind - 1, -1, -1):
-            if table[index] == PADDING_BLOCK:
-                return
-            self._release_place(table, index)
-
-    def _release_place(self, table: list[int], index: int) -> None:
-        self._pool.release([table[index]])
-        table[index] = PADDING_BLOCK
+        if not self._is_plain:
+            self._release_behind(sequence, end // self.block_size * self.block_size)
+        stride = self.checkpoint_stride
+        if stride and self.states is not None and end % stride == 0:
+            self.states.save(sequence, sequence.block_hashes[end // self.block_size - 1])
 
     def free(self, sequence: Sequence) -> None:
         """Take all blocks from `sequence`; those that the prefix cache knows stay findable until they are evicted.
@@ -360,13 +371,15 @@ class BlockManager:
         Nothing of the sequence counts as computed afterwards. A sequence without blocks is left alone. An archive gets the
         blocks now rather than when they are evicted: those of a beginning that is always in use never would be.
         """
-        if self._tiers is not None and self._tiers.has_archive:
-            for block_id in sequence.block_table:
-                if self._pool.is_retained(block_id):
-                    self._tiers.archive(self._prefix_cache.key_of(block_id), block_id)
-        self._pool.release(sequence.block_table)
-        sequence.block_table = []
+        tables = sequence.tables
+        for table in tables:
+            self._archive(table)
+        for table in tables:
+            self._pool.release(table)
+        sequence.tables = [[]]
         sequence.num_computed_tokens = 0
+        if self.states is not None:
+            self.states.release(sequence)
 
     def check_integrity(self, sequences: Iterable[Sequence], in_flight: Mapping[int, int] = _NOTHING) -> None:
         """Check every invariant, where `sequences` are all that can hold blocks; O(blocks).
@@ -376,38 +389,66 @@ class BlockManager:
         Raises:
             IntegrityError: names the first block or sequence that breaks one.
         """
-        self._pool.check_integrity()
-        held: Counter[int] = Counter()
-        private: Counter[int] = Counter()
-        owners: dict[int, set[tuple[str, int]]] = {}
-        """By last block: whose it is; forks have one name together."""
-        for sequence in sequences:
-            self._check_table(sequence)
-            held.update(block_id for block_id in sequence.block_table if block_id != PADDING_BLOCK)
-            num_computed = max(sequence.num_computed_tokens, in_flight.get(id(sequence), 0))
-            private.update(sequence.block_table[num_computed // self.block_size :])
-            if sequence.block_table:
-                owners.setdefault(sequence.block_table[-1], set()).add((sequence.request_id, sequence.index))
-        for block_id in range(1, self.num_usable_blocks + 1):
-            references = self._pool.num_references(block_id)
-            if references != held[block_id]:
-                raise IntegrityError(f"Block {block_id} has {references} references and {held[block_id]} holders.")
-        for block_id, num_writers in private.items():
-            is_forked = held[block_id] == num_writers and len(owners.get(block_id, ())) == 1
-            if (num_writers != 1 and not is_forked) or self._pool.is_retained(block_id):
-                raise IntegrityError(f"Block {block_id} is still written to, but by several sequences, or published.")
-        self._prefix_cache.check_integrity(self._pool.retained_flags)
+        sequences = list(sequences)
+        check_blocks(self._pool, self._groups, sequences, in_flight, self.block_size)
         if self._tiers is not None:
             self._tiers.check_integrity()
+        if self.states is not None:
+            self.states.check_integrity(sequences)
 
-    def _check_table(self, sequence: Sequence) -> None:
-        num_behind = 0 if self._window is None else self._window.num_behind(sequence.num_computed_tokens)
-        if PADDING_BLOCK in sequence.block_table[num_behind:]:
-            raise IntegrityError(f"{sequence} holds the padding block 0.")
-        held = [block_id for block_id in sequence.block_table if block_id != PADDING_BLOCK]
-        if len(set(held)) != len(held):
-            raise IntegrityError(f"{sequence} holds a block twice.")
-        if self.num_blocks_for(sequence.num_computed_tokens) > len(sequence.block_table):
-            raise IntegrityError(f"{sequence} has computed more tokens than its blocks hold.")
-        if sequence.num_computed_tokens > sequence.num_tokens:
-            raise IntegrityError(f"{sequence} has computed more tokens than it has.")
+    def _places_to_admit(self, num_tokens: int, num_known: int, chunk: int) -> list[int]:
+        """Return how long each group's table becomes at an admission behind `num_known` blocks."""
+        most = self.num_places(num_tokens)
+        next_step = self.num_places(min(num_tokens, num_known * self.block_size + chunk))
+        return [most if window is None else next_step for window in self._windows]
+
+    def _fits(
+        self, match: PrefixMatch, behind: list[list[Place | None]], num_tokens: int, chunk: int, reserve: int
+    ) -> bool:
+        """Whether an admission leaves `reserve` blocks; `behind` as `_find_behind` returns it."""
+        end = len(match) + len(behind[0])
+        num_new = sum(self._places_to_admit(num_tokens, end, chunk)) - end * len(self._groups)
+        num_brought = sum(place is not None for places in behind for place in places)
+        return num_new + num_brought + self.count_unheld(match) + reserve <= self._pool.num_available
+
+    def _bring(self, place: Place | None) -> int:
+        """Return a block with the content of `place`, or block 0 for None."""
+        if place is None or self._tiers is None:
+            return PADDING_BLOCK
+        if isinstance(place, OnDevice):
+            return place.block_id
+        (block_id,) = self._pool.allocate(1)
+        self._tiers.restore(place, block_id)
+        return block_id
+
+    def _insert(self, sequence: Sequence, start: int, end: int, salt: str) -> None:
+        first = start // self.block_size
+        if not self.enable_prefix_cache or first == end // self.block_size:
+            return
+        for index, table in enumerate(sequence.tables):
+            for block_id in self._groups[index].insert(sequence, table, first, end, salt):
+                self._pool.retain(block_id)
+                self._group_of[block_id] = index
+
+    def _release_behind(self, sequence: Sequence, num_computed_tokens: int, limit: int | None = None) -> None:
+        """Give back what is behind windows; from place `limit` on that is done already."""
+        for group, table in zip(self._groups, sequence.tables, strict=True):
+            self._archive(group.release_behind(table, num_computed_tokens, limit))
+
+    def _archive(self, blocks: list[int]) -> None:
+        """Keep blocks in the archive that a sequence gives up, as far as they can be found again."""
+        if self._tiers is not None and self._tiers.has_archive:
+            for block_id in blocks:
+                if self._pool.is_retained(block_id):
+                    self._tiers.archive(self._key_of(block_id), block_id)
+
+    def _key_of(self, block_id: int) -> bytes:
+        """Return the key under which the tiers know a block that the prefix cache knows."""
+        group = self._groups[self._group_of[block_id]]
+        return group.key(group.prefix_cache.key_of(block_id))
+
+    def _evict(self, block_id: int) -> None:
+        """Forget a block that is taken for other content; the tiers behind may keep what it holds."""
+        if self._tiers is not None:
+            self._tiers.offload(self._key_of(block_id), block_id)
+        self._groups[self._group_of[block_id]].prefix_cache.evict(block_id)

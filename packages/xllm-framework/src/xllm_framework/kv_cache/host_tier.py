@@ -11,7 +11,6 @@ read in a step is therefore not given away in it. Keys are the prefix cache's ow
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from xllm_framework.errors import IntegrityError
@@ -29,9 +28,11 @@ class BlockMoves:
     """(device block, key), together with those to the host."""
     from_archive: list[tuple[bytes, int]] = field(default_factory=list)
     """(payload, device block), together with those from the host."""
+    states: list[tuple[int, int]] = field(default_factory=list)
+    """(from, to) slots of linear state, copied one after the other."""
 
     def __bool__(self) -> bool:
-        return bool(self.to_host or self.to_device or self.to_archive or self.from_archive)
+        return bool(self.to_host or self.to_device or self.to_archive or self.from_archive or self.states)
 
     def __add__(self, other: BlockMoves) -> BlockMoves:
         return BlockMoves(
@@ -39,6 +40,7 @@ class BlockMoves:
             self.to_device + other.to_device,
             self.to_archive + other.to_archive,
             self.from_archive + other.from_archive,
+            self.states + other.states,
         )
 
 
@@ -67,24 +69,17 @@ class HostTier:
             self._slot_of[key] = slot
             self._moves.to_host.append((block_id, slot))
 
-    def find(self, keys: Iterable[bytes]) -> list[int]:
-        """Return the slots of the longest run of leading `keys` that are known.
-
-        They stay as they are until the next `take_moves`.
-        """
-        slots = []
-        for key in keys:
-            slot = self._slot_of.get(key)
-            if slot is None:
-                break
+    def find(self, key: bytes) -> int | None:
+        """Return the slot of `key`, which stays as it is until the next `take_moves`; None if the block is not here."""
+        slot = self._slot_of.get(key)
+        if slot is not None:
             self._slot_of.move_to_end(key)
-            slots.append(slot)
-        self._is_read.update(slots)
-        return slots
+            self._is_read.add(slot)
+        return slot
 
-    def restore(self, slots: list[int], blocks: list[int]) -> None:
-        """Bring the content of `slots`, a fresh result of `find`, into as many device blocks."""
-        self._moves.to_device.extend(zip(slots, blocks, strict=True))
+    def restore(self, slot: int, block_id: int) -> None:
+        """Bring the content of `slot`, a fresh result of `find`, into a device block."""
+        self._moves.to_device.append((slot, block_id))
 
     def take_moves(self) -> BlockMoves | None:
         """Return the moves that are due before the step that has just been planned; None if there are none."""

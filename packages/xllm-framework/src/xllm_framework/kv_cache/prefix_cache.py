@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xllm_framework.errors import IntegrityError
+from xllm_framework.kv_cache.block_pool import PADDING_BLOCK
 from xllm_framework.multimodal.prompt_media import PromptMedia
 
 KEY_BYTES = 16
@@ -66,7 +67,7 @@ class PrefixCache(Protocol):
         """Make the full blocks [start, len(token_ids) // block_size) of `block_table` known.
 
         `token_ids` ends with the last computed token. Returns the ids that are now known by this call: where the same
-        content is known in another block already, that one stays and this one is left out.
+        content is known in another block already, that one stays and this one is left out; so is block 0.
         """
 
     def extend_keys(
@@ -89,7 +90,10 @@ class PrefixCache(Protocol):
         """Forget a block that `insert` returned."""
 
     def check_integrity(self, is_retained: bytearray) -> None:
-        """Raise `IntegrityError` unless exactly the blocks with `is_retained[block_id]` set are known."""
+        """Raise `IntegrityError` unless keys and blocks belong together and `is_retained[block_id]` is set for each."""
+
+    def sibling(self) -> PrefixCache:
+        """Return an empty one that makes equal keys, for the blocks of another group of layers."""
 
     def __len__(self) -> int:
         """Return the number of known blocks."""
@@ -100,7 +104,8 @@ class HashPrefixCache:
 
     def __init__(self, block_size: int, secret: bytes | None = None) -> None:
         self._block_size = block_size
-        self._hasher = hashlib.blake2b(key=secret or new_secret(), digest_size=KEY_BYTES)
+        self._secret = secret or new_secret()
+        self._hasher = hashlib.blake2b(key=self._secret, digest_size=KEY_BYTES)
         self._block_of: dict[bytes, int] = {}
         self._key_of: dict[int, bytes] = {}
 
@@ -138,7 +143,7 @@ class HashPrefixCache:
         inserted = []
         for index in range(start, end):
             key, block_id = block_keys[index], block_table[index]
-            if key not in self._block_of and block_id not in self._key_of:
+            if key not in self._block_of and block_id not in self._key_of and block_id != PADDING_BLOCK:
                 self._block_of[key] = block_id
                 self._key_of[block_id] = key
                 inserted.append(block_id)
@@ -163,8 +168,10 @@ class HashPrefixCache:
         for block_id, key in self._key_of.items():
             if self._block_of.get(key) != block_id or not is_retained[block_id]:
                 raise IntegrityError(f"The prefix cache knows block {block_id}, which the pool does not retain for it.")
-        if sum(is_retained) != len(self._key_of):
-            raise IntegrityError("The pool retains blocks that the prefix cache does not know.")
+
+    def sibling(self) -> HashPrefixCache:
+        """Return an empty one with the same secret; see `PrefixCache`."""
+        return HashPrefixCache(self._block_size, self._secret)
 
     def __len__(self) -> int:
         return len(self._key_of)

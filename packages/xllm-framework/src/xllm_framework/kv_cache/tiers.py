@@ -1,17 +1,27 @@
 """What lies behind the device's own blocks: host memory, then an archive; either may be missing. Ids and keys only.
 
-Knows nothing of sequences. One lookup goes through both: a run of keys may lie partly here and partly there.
+Knows nothing of sequences or of groups of layers: a key stands for one block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import NamedTuple
 
 from xllm_framework.kv_cache.archive import BlockArchive
 from xllm_framework.kv_cache.host_tier import BlockMoves, HostTier
 
 Source = int | bytes
 """A host slot, or a payload."""
+
+
+class OnDevice(NamedTuple):
+    """A block that the prefix cache knows."""
+
+    block_id: int
+
+
+Place = Source | OnDevice
+"""Where the content of a block can be had at once."""
 
 
 class CacheTiers:
@@ -38,39 +48,27 @@ class CacheTiers:
         if self._archive is not None and self._archive.accepts(key):
             self._moves.to_archive.append((block_id, key))
 
-    def find(self, keys: Sequence[bytes]) -> list[Source]:
-        """Return where the longest run of leading `keys` lies that can be had at once."""
-        found: list[Source] = []
-        while len(found) < len(keys):
-            slots = [] if self._host is None else self._host.find(keys[len(found) :])
-            found.extend(slots)
-            if self._archive is None or len(found) == len(keys):
-                break
-            payload = self._archive.claim(keys[len(found)])
-            if payload is None:
-                break
-            found.append(payload)
-        return found
+    def find(self, key: bytes) -> Source | None:
+        """Return where the block of `key` can be had at once, if anywhere; it stays there until the next `take_moves`."""
+        slot = None if self._host is None else self._host.find(key)
+        if slot is not None or self._archive is None:
+            return slot
+        return self._archive.claim(key)
 
-    def restore(self, sources: list[Source], blocks: list[int]) -> None:
-        """Bring `sources`, a fresh result of `find`, into as many device blocks."""
-        pairs = list(zip(sources, blocks, strict=True))
-        self._moves.from_archive.extend((source, block) for source, block in pairs if isinstance(source, bytes))
-        if self._host is not None:
-            slots = [(source, block) for source, block in pairs if isinstance(source, int)]
-            self._host.restore([slot for slot, _ in slots], [block for _, block in slots])
+    def restore(self, source: Source, block_id: int) -> None:
+        """Bring a fresh result of `find` into a device block."""
+        if isinstance(source, bytes):
+            self._moves.from_archive.append((source, block_id))
+        elif self._host is not None:
+            self._host.restore(source, block_id)
 
-    def find_fetchable(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return those of the longest run of leading `keys`, as it could be had from all tiers, that would have to be fetched."""
-        if self._archive is None:
-            return []
-        num_in_host = 0 if self._host is None else len(self._host.find(keys))
-        fetchable: list[bytes] = []
-        for key in keys[num_in_host:]:
-            if not self._archive.holds(key):
-                break
-            fetchable.append(key)
-        return fetchable
+    def is_in_host(self, key: bytes) -> bool:
+        """Whether host memory has the block of `key`."""
+        return self._host is not None and self._host.find(key) is not None
+
+    def is_archived(self, key: bytes) -> bool:
+        """Whether the archive has the block of `key`, fetched or not."""
+        return self._archive is not None and self._archive.holds(key)
 
     def take_moves(self) -> BlockMoves | None:
         """Return the moves that are due before the step that has just been planned; None if there are none."""

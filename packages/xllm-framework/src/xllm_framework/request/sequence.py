@@ -22,6 +22,9 @@ class Sequence:
 
     `block_table` lists the ids of the blocks that hold its KV, in order of position; only a block manager changes it,
     and only by appending: when blocks are given up, a new list takes its place, so that copies of it can be extended.
+    `more_tables` are those of further groups of layers, where a model has several (`kv_cache.layer_groups`); none is
+    shorter than `block_table`, and all grow with it. `state_slots` are where its linear state lies and where the next
+    step writes it, of models that have one (`kv_cache.state_slots`).
     `last_token_id` is the newest token, -1 if there is none. While the step that draws it is still computed, a placeholder
     takes its place, negative as no token is: -1 - row, `row` being its place among the step's sampled rows.
     `rank` is the data-parallel rank whose blocks those are; it changes only while the sequence holds none.
@@ -41,6 +44,7 @@ class Sequence:
         "index",
         "last_token_id",
         "media",
+        "more_tables",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_preemptions",
@@ -48,6 +52,7 @@ class Sequence:
         "num_tokens",
         "rank",
         "request_id",
+        "state_slots",
         "status",
         "stop_reason",
     )
@@ -74,6 +79,8 @@ class Sequence:
         self.num_preemptions = 0
         self.rank = 0
         self.block_table: list[int] = []
+        self.more_tables: list[list[int]] = []
+        self.state_slots: tuple[int, int] | None = None
         self.block_hashes: list[bytes] = []
         self.status = SequenceStatus.WAITING
         self.finish_reason: FinishReason | None = None
@@ -107,6 +114,15 @@ class Sequence:
         return self.num_tokens - self.num_computed_tokens
 
     @property
+    def tables(self) -> list[list[int]]:
+        """The block table of each group of layers; only the first, empty, while it holds no blocks."""
+        return [self.block_table, *self.more_tables]
+
+    @tables.setter
+    def tables(self, tables: list[list[int]]) -> None:
+        self.block_table, *self.more_tables = tables
+
+    @property
     def is_finished(self) -> bool:
         """Whether it has ended, for whatever reason."""
         return self.status is SequenceStatus.FINISHED
@@ -132,6 +148,11 @@ class Sequence:
             self.num_tokens -= 1
             self.last_token_id = int(self._tokens[self.num_tokens - 1])
 
+    def turn_states(self) -> None:
+        """Follow a step that was computed, or undo that: what it wrote is read next."""
+        if self.state_slots is not None:
+            self.state_slots = self.state_slots[::-1]
+
     def drop_output(self) -> None:
         """Forget everything that was generated."""
         self.num_tokens = self.num_prompt_tokens
@@ -151,7 +172,7 @@ class Sequence:
         """Take tokens and blocks of another beam of the same request, which keeps none."""
         self._tokens, self.num_tokens, self.last_token_id = other._tokens, other.num_tokens, other.last_token_id
         self.num_computed_tokens, self.block_hashes = other.num_computed_tokens, other.block_hashes
-        self.block_table, other.block_table = other.block_table, []
+        self.tables, other.tables = other.tables, [[]]
         self.rank, self.status = other.rank, other.status
         other.num_computed_tokens = 0
 

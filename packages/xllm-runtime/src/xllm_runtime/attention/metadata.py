@@ -24,5 +24,13 @@ class AttentionMetadata:
     """int32 [S]."""
     max_query_len: int
     """1 when every sequence decodes."""
+    more_groups: tuple[AttentionMetadata, ...] = ()
+    """The same tokens for the second group of layers and those behind it, which have tables of their own."""
+    state_slots: torch.Tensor | None = None
+    """int64 [S, 2]; slots of linear state that each sequence reads and writes; None for models without one."""
     plans: dict[str, object] = field(default_factory=dict)
     """What a backend worked out for this step, under its name; the first layer leaves it to the others."""
+
+    def of_group(self, index: int) -> AttentionMetadata:
+        """Return what the layers of group `index` need; see `xllm_framework.kv_cache.layer_groups`."""
+        return self.more_groups[index - 1] if index else self

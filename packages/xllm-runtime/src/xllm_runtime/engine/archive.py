@@ -33,6 +33,8 @@ def open_archive(config: KVCacheConfig, files: ModelFiles, clients: list[WorkerC
     if num_bytes == 0:
         raise InvalidConfig(f"archive_path must be empty: model_impl {first.model_impl} cannot read its blocks.")
     label = f"{first.model_impl} {first.dtype} {first.device.split(':')[0]} {config.block_size} {num_bytes}"
+    if len(first.cache_layout.sliding_windows) > 1:
+        label += f" {first.cache_layout.sliding_windows}"
     fingerprint = hashlib.blake2b(f"{_model_fingerprint(files)} {label}".encode(), digest_size=32).digest()
     folder = Path(config.archive_path).expanduser()
     archive = FileArchive(BlockFiles(folder, fingerprint, num_bytes, config.max_archive_size), num_bytes)

@@ -11,11 +11,13 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
+import numpy as np
+
 from xllm_framework.batch import Batch, BatchGroup, ForwardInput, ForwardInputBuilder, ForwardOutput
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import XLLMError
 from xllm_framework.model import ModelArgs, ModelFiles
-from xllm_runtime.auto_config import max_model_len
+from xllm_runtime.auto_config import largest_chunk, max_model_len
 from xllm_runtime.engine.archive import open_archive
 from xllm_runtime.executor.warm_up import warm_up_input
 from xllm_runtime.memory.file_archive import FileArchive
@@ -55,9 +57,15 @@ class LLMEngine:
     def _prepare(self, config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> None:
         """Agree on a pool and allocate it on every rank; then run a first step."""
         self.block_size = config.kv_cache.block_size
+        self.cache_layout = self._clients[0].cache_layout
+        """What is kept of a sequence: block tables, and maybe a state."""
+        self.num_state_slots = self._allocate_states()
+        """Slots of linear state on each rank, slot 0 included; 0 without."""
         self.num_blocks = min(client.num_blocks_that_fit(self.block_size) for client in self._clients)
         """Blocks of the pool on each rank, padding block 0 included."""
-        self.max_model_len = max_model_len(config, args, (self.num_blocks - 1) * self.block_size)
+        chunk = largest_chunk(config.scheduler)
+        num_pool_tokens = self.cache_layout.tokens_that_fit(self.num_blocks - 1, self.block_size, chunk)
+        self.max_model_len = max_model_len(config, args, num_pool_tokens)
         """Tokens of prompt and output together that one sequence can hold: by model, option and pool."""
         for client in self._clients:
             client.allocate_kv_cache(self.num_blocks, self.block_size)
@@ -69,12 +77,20 @@ class LLMEngine:
         self.archive = open_archive(config.kv_cache, files, self._clients)
         self.num_ranks = len(self._clients)
         """Data-parallel ranks."""
-        self._builder = ForwardInputBuilder(self.block_size, args.eos_token_ids)
+        self._builder = ForwardInputBuilder(self.block_size, args.eos_token_ids, len(self.cache_layout.sliding_windows))
         first = self._clients[0]
         self.model_impl, self.device, self.dtype = first.model_impl, first.device, first.dtype
         self.vocab_size = first.vocab_size
         self.can_copy_blocks = all(client.can_copy_blocks for client in self._clients)
         self._warm_up()
+
+    def _allocate_states(self) -> int:
+        if not self.cache_layout.has_states:
+            return 0
+        num_slots = min(client.num_state_slots_that_fit() for client in self._clients)
+        for client in self._clients:
+            client.allocate_states(num_slots)
+        return num_slots
 
     def execute(self, group: BatchGroup) -> list[ForwardOutput]:
         """Compute one step: one output a batch of `group`, of which there is one a rank.
@@ -108,9 +124,11 @@ class LLMEngine:
     def compute(self, forward_input: ForwardInput) -> None:
         """Compute one input on every rank, for its effects and the time that it takes; nothing may be in flight.
 
-        Raises as `execute` does.
+        All groups of layers use the input's one table. Raises as `execute` does.
         """
-        self._send([replace(forward_input) for _ in self._clients])
+        more_groups = forward_input.groups * (len(self.cache_layout.sliding_windows) - 1)
+        states = np.zeros((forward_input.num_sequences, 2), np.int32) if self.num_state_slots else None
+        self._send([replace(forward_input, more_groups=more_groups, state_slots=states) for _ in self._clients])
         self.collect()
 
     def close(self) -> None:

@@ -37,13 +37,21 @@ class EagerExecutor:
 
 def attention_metadata(forward_input: ForwardInput, device: torch.device) -> AttentionMetadata:
     """Return what attention needs of a step, on `device`."""
-    return AttentionMetadata(
-        slot_mapping=_tensor(forward_input.slot_mapping, device),
-        block_tables=_tensor(forward_input.block_tables, device),
-        query_start=_tensor(forward_input.query_start, device),
-        seq_lens=_tensor(forward_input.seq_lens, device),
-        max_query_len=forward_input.max_query_len,
+    query_start, seq_lens = _tensor(forward_input.query_start, device), _tensor(forward_input.seq_lens, device)
+    first, *more = (
+        AttentionMetadata(
+            slot_mapping=_tensor(group.slot_mapping, device),
+            block_tables=_tensor(group.block_tables, device),
+            query_start=query_start,
+            seq_lens=seq_lens,
+            max_query_len=forward_input.max_query_len,
+        )
+        for group in forward_input.groups
     )
+    first.more_groups = tuple(more)
+    if forward_input.state_slots is not None:
+        first.state_slots = _tensor(forward_input.state_slots, device).to(torch.int64)
+    return first
 
 
 def _tensor(array: npt.NDArray[np.integer], device: torch.device) -> torch.Tensor:

@@ -52,16 +52,19 @@ class ArchiveFetcher:
         sequence, size = request.sequences[0], self._ranks[0].block_size
         if sequence.num_tokens <= MIN_BLOCKS * size or request.sampling.prompt_logprobs is not None:
             return False
-        start, keys = max(
-            (blocks.find_fetchable(sequence, request.cache_salt) for blocks in self._ranks), key=lambda found: found[0]
+        found = max(
+            (blocks.find_fetchable(sequence, request.cache_salt) for blocks in self._ranks),
+            key=lambda found: found.start,
         )
-        seconds = self._archive.seconds_a_block
-        count = plan_restore(len(keys), seconds, self._prefill_s, start, sequence.num_tokens, size)
+        if not found.keys:
+            return False
+        seconds = self._archive.seconds_a_block * len(found.keys[-1]) / len(found.keys)
+        count = plan_restore(len(found.keys), seconds, self._prefill_s, found.start, sequence.num_tokens, size)
         if count < MIN_BLOCKS:
             return False
         self._waiting[request.request_id] = (request, set())
-        limit_s = self._prefill_s(count * size, start)
-        self._archive.fetch(keys[:count], limit_s, lambda: put(FetchedRequest(request)))
+        limit_s = self._prefill_s(count * size, found.start)
+        self._archive.fetch(list(found.keys[count - 1]), limit_s, lambda: put(FetchedRequest(request)))
         return True
 
     def take(self, fetched: FetchedRequest) -> set[int] | None:

@@ -8,18 +8,19 @@ from __future__ import annotations
 import logging
 import queue
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import EngineDead, XLLMError
-from xllm_framework.kv_cache import BlockManager, HashPrefixCache, new_secret
+from xllm_framework.kv_cache import BlockManager, HashPrefixCache, StateSlots, new_secret
 from xllm_framework.model import load_model_args
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import StoppingChecker
 from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine
 from xllm_framework.tokenizer import load_tokenizer
-from xllm_runtime.auto_config import cache_window, scheduler_config
+from xllm_runtime.auto_config import pays_to_overlap, scheduler_config
 from xllm_runtime.constraint import GrammarCompiler
 from xllm_runtime.engine.llm import LLMEngine
 from xllm_runtime.master.archive_fetcher import ArchiveFetcher
@@ -28,6 +29,8 @@ from xllm_runtime.master.heartbeat import HeartbeatThread
 from xllm_runtime.master.latency_sweep import find_latency_model
 from xllm_runtime.master.loop import EngineLoop
 from xllm_runtime.master.profiling import StepProfiler
+from xllm_runtime.platform import selects_cpu
+from xllm_runtime.platform.cpu_cores import usable_cores
 from xllm_scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -46,9 +49,10 @@ def run_engine_side(
     """Load the model, say `EngineReady`, and serve until `Shutdown`. An error is said as `EngineFailed`, never raised."""
     engine: LLMEngine | None = None
     try:
+        config = _without_vain_overlap(config)
         args = load_model_args(files)
         engine = engine_class(config, files, args)
-        ranks = _block_managers(config, engine, cache_window(args))
+        ranks = _block_managers(config, engine)
         scheduler = Scheduler(
             scheduler_config(config.scheduler, engine.device),
             ranks,
@@ -93,7 +97,19 @@ def run_engine_side(
         engine.close()
 
 
-def _block_managers(config: XLLMConfig, engine: LLMEngine, sliding_window: int) -> list[BlockManager]:
+def _without_vain_overlap(config: XLLMConfig) -> XLLMConfig:
+    """Return the options without `enable_schedule_overlap` where planning would take a core from those that compute."""
+    if not config.scheduler.enable_schedule_overlap or not selects_cpu(config.model.device):
+        return config
+    if pays_to_overlap(config, usable_cores()):
+        return config
+    logger.info(
+        "enable_schedule_overlap is left off: all cores compute. Give --threads fewer than there are to use it."
+    )
+    return replace(config, scheduler=replace(config.scheduler, enable_schedule_overlap=False))
+
+
+def _block_managers(config: XLLMConfig, engine: LLMEngine) -> list[BlockManager]:
     """Return one block manager a data-parallel rank. Their prefix caches make equal keys, so that a prompt is hashed once."""
     secret = new_secret() if engine.archive is None else engine.archive.prefix_secret
     managers = []
@@ -105,7 +121,8 @@ def _block_managers(config: XLLMConfig, engine: LLMEngine, sliding_window: int) 
             prefix_cache=HashPrefixCache(engine.block_size, secret),
             num_host_blocks=engine.num_host_blocks,
             archive=engine.archive,
-            sliding_window=sliding_window,
+            sliding_windows=engine.cache_layout.sliding_windows,
+            states=StateSlots(engine.num_state_slots, config.kv_cache.state_stride) if engine.num_state_slots else None,
         )
         blocks.can_copy_blocks = engine.can_copy_blocks
         managers.append(blocks)

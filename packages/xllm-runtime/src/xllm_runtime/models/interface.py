@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from xllm_framework.kv_cache import LayerGroup
 from xllm_framework.model import ModelArgs
 
 if TYPE_CHECKING:
@@ -48,6 +50,41 @@ class CausalLM(Protocol):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take the tensors of a checkpoint under their Hugging Face names; raises `ModelLoadError` for a missing one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """One tensor of linear state for one sequence."""
+
+    size: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of it."""
+        return prod(self.size) * self.dtype.itemsize
+
+
+@runtime_checkable
+class HasStates(Protocol):
+    """A model with layers that keep one state a sequence instead of KV for each token."""
+
+    def state_shapes(self) -> list[StateShape]:
+        """One entry a tensor, in the order of `bind_states`."""
+
+    def bind_states(self, states: list[torch.Tensor]) -> None:
+        """Take the tensors, each [num_slots, ...]; `AttentionMetadata.state_slots` says who reads and writes what.
+
+        All sequences' states are read before any is written, and what was read stays as it was, so that a step can be repeated.
+        """
+
+
+@runtime_checkable
+class UsesLayerGroups(Protocol):
+    """A model whose layers may have several block tables, so that KV behind a sliding window can go though others stay."""
+
+    def bind_layer_groups(self, groups: Sequence[LayerGroup]) -> None:
+        """Let each layer use the table of its group, `AttentionMetadata.of_group`; layers of equal place share a tensor."""
 
 
 @runtime_checkable

@@ -35,6 +35,7 @@ MODELS = {
     "Glm4vForConditionalGeneration": "xllm_runtime.models.vlm.glm4v:Glm4vForConditionalGeneration",
     "Glm46VForConditionalGeneration": "xllm_runtime.models.vlm.glm4v:Glm4vForConditionalGeneration",
     "Glm4vMoeForConditionalGeneration": "xllm_runtime.models.vlm.glm4v:Glm4vMoeForConditionalGeneration",
+    "Qwen3_5ForCausalLM": "xllm_runtime.models.llm.qwen3_5:Qwen35ForCausalLM",
     "Qwen3MoeForCausalLM": "xllm_runtime.models.llm.qwen3_moe:Qwen3MoeForCausalLM",
     **dict.fromkeys(
         (

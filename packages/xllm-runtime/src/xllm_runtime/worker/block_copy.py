@@ -1,4 +1,4 @@
-"""Copies blocks of KV within a cache, before a step writes to them. Knows nothing of whose they are."""
+"""Copies blocks of KV, or slots of linear state, before a step writes to them. Knows nothing of whose they are."""
 
 from __future__ import annotations
 
@@ -13,3 +13,10 @@ def copy_blocks(caches: list[tuple[torch.Tensor, torch.Tensor]], copies: list[tu
     for cache in (tensor for layer in caches for tensor in layer):
         sources, targets = pairs.to(cache.device).unbind(1)
         cache.index_copy_(0, targets, cache.index_select(0, sources))
+
+
+def copy_states(states: list[torch.Tensor], copies: list[tuple[int, int]]) -> None:
+    """Copy slots, (from, to) of `copies`, one after the other: a slot may be written and then read."""
+    for state in states:
+        for source, target in copies:
+            state[target].copy_(state[source])

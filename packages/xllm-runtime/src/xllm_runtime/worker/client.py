@@ -9,7 +9,7 @@ import numpy as np
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.errors import EngineDead
-from xllm_framework.kv_cache import BlockMoves
+from xllm_framework.kv_cache import BlockMoves, CacheLayout
 
 PutPayload = Callable[[bytes, bytes], None]
 """Takes a key and the payload of its block."""
@@ -24,6 +24,14 @@ class Worker(Protocol):
     vocab_size: int
     can_copy_blocks: bool
     """Whether `ForwardInput.block_copies` are obeyed."""
+    cache_layout: CacheLayout
+    """What `ForwardInput` must bring: as many groups' tables, and slots if there are states."""
+
+    def num_state_slots_that_fit(self) -> int:
+        """Return how many slots of linear state to have, slot 0 included; comes before `num_blocks_that_fit`."""
+
+    def allocate_states(self, num_slots: int) -> None:
+        """Allocate slots of linear state and bind them to the model. Both methods only for a layout with states."""
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """Return the size of the KV cache pool in blocks of `block_size` tokens, padding block 0 included."""
@@ -41,7 +49,7 @@ class Worker(Protocol):
         """Return the bytes of all KV of a block; 0 where blocks cannot be read."""
 
     def move_blocks(self, moves: BlockMoves) -> None:
-        """Move blocks between device, host and archive."""
+        """Move blocks between device, host and archive, and copy states."""
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:
         """Compute one step. Nothing but KV in the input's slots changes, so a step that raised can be repeated."""
@@ -65,6 +73,13 @@ class WorkerClient(Protocol):
     vocab_size: int
     can_copy_blocks: bool
     """Whether `ForwardInput.block_copies` are obeyed."""
+    cache_layout: CacheLayout
+
+    def num_state_slots_that_fit(self) -> int:
+        """See `Worker.num_state_slots_that_fit`."""
+
+    def allocate_states(self, num_slots: int) -> None:
+        """See `Worker.allocate_states`."""
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`."""
@@ -103,8 +118,17 @@ class LocalWorkerClient:
         self.dtype = worker.dtype
         self.vocab_size = worker.vocab_size
         self.can_copy_blocks = worker.can_copy_blocks
+        self.cache_layout = worker.cache_layout
         self._worker: Worker | None = worker
         self._submitted: ForwardInput | None = None
+
+    def num_state_slots_that_fit(self) -> int:
+        """See `Worker.num_state_slots_that_fit`."""
+        return self._living_worker().num_state_slots_that_fit()
+
+    def allocate_states(self, num_slots: int) -> None:
+        """See `Worker.allocate_states`."""
+        self._living_worker().allocate_states(num_slots)
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`."""

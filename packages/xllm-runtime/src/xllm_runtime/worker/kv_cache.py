@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from xllm_framework.config import KVCacheConfig
 from xllm_framework.errors import InvalidConfig
-from xllm_runtime.models.interface import KVCacheShape
+from xllm_framework.kv_cache import CacheLayout
+from xllm_framework.kv_cache.state_slots import SLOTS_A_SEQUENCE
+from xllm_runtime.models.interface import KVCacheShape, StateShape
 from xllm_runtime.platform import DeviceMemory
 
 CPU_CACHE_BYTES = 256 * 2**20
@@ -18,14 +20,18 @@ MIN_BLOCKS = PADDING_BLOCKS + 1
 
 @dataclass(frozen=True, slots=True)
 class CacheDemand:
-    """What could be used at most: `max_num_seqs` sequences of `max_model_len` tokens each."""
+    """What could be used at most: `max_num_seqs` sequences of `max_model_len` tokens each, computed by chunks of `chunk`."""
 
     max_model_len: int
     max_num_seqs: int
+    layout: CacheLayout = field(default_factory=CacheLayout)
+    chunk: int = 2048
 
     def num_blocks(self, block_size: int, num_sequences: int) -> int:
         """Return the pool that `num_sequences` full sequences need, padding included."""
-        return PADDING_BLOCKS + num_sequences * -(-self.max_model_len // block_size)
+        return PADDING_BLOCKS + num_sequences * self.layout.blocks_of_sequence(
+            self.max_model_len, block_size, self.chunk
+        )
 
 
 def num_blocks_that_fit(
@@ -73,3 +79,30 @@ def _checked(num_blocks: int, block_bytes: int, memory: DeviceMemory, origin: st
 def block_bytes(shapes: list[KVCacheShape], block_size: int) -> int:
     """Return the bytes of one block over all layers, at least 1."""
     return max(1, block_size * sum(shape.num_bytes_per_token for shape in shapes))
+
+
+def state_bytes(shapes: list[StateShape]) -> int:
+    """Return the bytes of one slot of linear state over all layers, at least 1."""
+    return max(1, sum(shape.num_bytes for shape in shapes))
+
+
+def num_state_slots_that_fit(config: KVCacheConfig, demand: CacheDemand, slot_bytes: int, memory: DeviceMemory) -> int:
+    """Return how many slots of linear state to have, of `slot_bytes` bytes each, slot 0 included; weights are loaded already.
+
+    `num_state_slots` is taken as it is. Otherwise so many as all sequences take at once and as many again for saved states; but
+    no more than half of what memory allows.
+
+    Raises:
+        InvalidConfig: not even one sequence has room.
+    """
+    if config.num_state_slots:
+        num_slots = config.num_state_slots
+    else:
+        wanted = 1 + 2 * SLOTS_A_SEQUENCE * demand.max_num_seqs
+        num_slots = min(wanted, int(memory.available_bytes * config.memory_utilization / 2) // slot_bytes)
+    if num_slots <= SLOTS_A_SEQUENCE or num_slots * slot_bytes > memory.available_bytes:
+        raise InvalidConfig(
+            f"num_state_slots {num_slots} of {slot_bytes} bytes each cannot be: a sequence takes {SLOTS_A_SEQUENCE} beside "
+            f"slot 0, and {memory.available_bytes} bytes are available."
+        )
+    return num_slots

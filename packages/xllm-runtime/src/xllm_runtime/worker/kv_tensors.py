@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from xllm_runtime.models.interface import KVCacheShape
+from xllm_runtime.models.interface import KVCacheShape, StateShape
 from xllm_runtime.platform import Platform
 
 
@@ -21,3 +21,8 @@ def allocate(
         size = (num_blocks, block_size, shape.num_kv_heads, shape.head_dim)
         caches.append((platform.allocate_zeros(size, shape.dtype), platform.allocate_zeros(size, shape.dtype)))
     return caches
+
+
+def allocate_states(shapes: list[StateShape], num_slots: int, platform: Platform) -> list[torch.Tensor]:
+    """Return the zeroed states, each [num_slots, ...]; raises as `allocate` does."""
+    return [platform.allocate_zeros((num_slots, *shape.size), shape.dtype) for shape in shapes]

@@ -8,6 +8,7 @@ What may not be added here: anything about requests, text or scheduling; how a m
 from __future__ import annotations
 
 import sys
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,21 +19,29 @@ from xllm_framework.batch.placeholders import replace_placeholders
 from xllm_framework.config import ModelConfig, XLLMConfig
 from xllm_framework.kv_cache import BlockMoves
 from xllm_framework.model import ModelArgs, ModelFiles
-from xllm_runtime.auto_config import max_model_len
+from xllm_runtime.auto_config import largest_chunk, max_model_len
 from xllm_runtime.executor.interface import FinishedOutput, PendingOutput
 from xllm_runtime.executor.selection import select_executor
 from xllm_runtime.memory.block_payloads import payload_bytes, read_payloads, write_payloads
 from xllm_runtime.memory.host_blocks import HostBlocks, KVTensors
+from xllm_runtime.models.interface import HasStates
 from xllm_runtime.models.registry import ModelChoice, select_model
 from xllm_runtime.platform import select_platform
 from xllm_runtime.sampling.logprob_rows import LogprobRows
 from xllm_runtime.sampling.logprobs import prompt_logprobs
 from xllm_runtime.sampling.pooling import pool
 from xllm_runtime.sampling.sampler import sample
-from xllm_runtime.worker.block_copy import copy_blocks
+from xllm_runtime.worker.block_copy import copy_blocks, copy_states
 from xllm_runtime.worker.client import PutPayload
-from xllm_runtime.worker.kv_cache import CacheDemand, block_bytes, num_blocks_that_fit
-from xllm_runtime.worker.kv_tensors import allocate
+from xllm_runtime.worker.kv_cache import (
+    CacheDemand,
+    block_bytes,
+    num_blocks_that_fit,
+    num_state_slots_that_fit,
+    state_bytes,
+)
+from xllm_runtime.worker.kv_tensors import allocate, allocate_states
+from xllm_runtime.worker.layer_binding import bind_layers, state_shapes
 from xllm_runtime.worker.loading import load_model, select_dtype
 
 
@@ -57,8 +66,14 @@ class LLMWorker:
             config.scheduler.max_num_seqs,
             is_overlapped=config.scheduler.enable_schedule_overlap,
         )
-        self._demand = CacheDemand(max_model_len(config, args, sys.maxsize), config.scheduler.max_num_seqs)
+        longest = max_model_len(config, args, sys.maxsize)
+        self._binding = bind_layers(self._model, args, longest)
+        self.cache_layout = self._binding.layout
+        self._demand = CacheDemand(
+            longest, config.scheduler.max_num_seqs, self.cache_layout, largest_chunk(config.scheduler)
+        )
         self._caches: KVTensors = []
+        self._states: list[torch.Tensor] = []
         self._host: HostBlocks | None = None
         self._put_payload: PutPayload | None = None
         self.model_impl = choice.model_impl
@@ -67,21 +82,33 @@ class LLMWorker:
         self.vocab_size = args.vocab_size
         self.can_copy_blocks = True
 
+    def num_state_slots_that_fit(self) -> int:
+        """See `Worker.num_state_slots_that_fit`."""
+        shapes = state_shapes(self._model)
+        return num_state_slots_that_fit(
+            self._config.kv_cache, self._demand, state_bytes(shapes), self._platform.memory()
+        )
+
+    def allocate_states(self, num_slots: int) -> None:
+        """See `Worker.allocate_states`."""
+        self._states = allocate_states(state_shapes(self._model), num_slots, self._platform)
+        cast("HasStates", self._model).bind_states(self._states)
+
     def choose_model(self, args: ModelArgs, config: ModelConfig) -> ModelChoice:
         """Return the implementation; raises `UnsupportedModel` with every reason where none fits."""
         return select_model(args, config)
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`; what the weights take is known, for they are loaded."""
-        shapes, config = self._model.kv_cache_shapes(), self._config.kv_cache
+        shapes, config = self._binding.shapes, self._config.kv_cache
         is_cpu = self._platform.name == "cpu"
         num_bytes = block_bytes(shapes, block_size)
         return num_blocks_that_fit(config, self._demand, num_bytes, block_size, self._platform.memory(), is_cpu=is_cpu)
 
     def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
         """See `Worker.allocate_kv_cache`."""
-        self._caches = allocate(self._model.kv_cache_shapes(), num_blocks, block_size, self._platform)
-        self._model.bind_kv_cache(self._caches)
+        self._caches = allocate(self._binding.shapes, num_blocks, block_size, self._platform)
+        self._model.bind_kv_cache([self._caches[place] for place in self._binding.tensor_of])
 
     def allocate_host_blocks(self, num_host_blocks: int) -> None:
         """See `Worker.allocate_host_blocks`."""
@@ -104,6 +131,7 @@ class LLMWorker:
                 self._put_payload(key, payload)
         if self._host is not None:
             self._host.move(moves)
+        copy_states(self._states, moves.states)
         write_payloads(self._caches, moves.from_archive)
 
     def execute(self, forward_input: ForwardInput) -> ForwardOutput:

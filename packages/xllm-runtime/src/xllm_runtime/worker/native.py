@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.config import XLLMConfig
-from xllm_framework.kv_cache import BlockMoves
+from xllm_framework.kv_cache import BlockMoves, CacheLayout
 from xllm_framework.model import ModelArgs, ModelFiles
-from xllm_runtime.auto_config import max_model_len
+from xllm_runtime.auto_config import cache_window, max_model_len
 from xllm_runtime.memory.native_blocks import NativeBlocks
 from xllm_runtime.models.native import compute_dtype
 from xllm_runtime.platform.cpu_cores import set_kernel_threads
@@ -56,6 +56,14 @@ class NativeWorker:
         self.dtype: str = compute_dtype(args, config.model, files)
         self.vocab_size = args.vocab_size
         self.can_copy_blocks = True
+        self.cache_layout = CacheLayout((cache_window(args),))
+
+    def num_state_slots_that_fit(self) -> int:
+        """Return 0: there is no linear state."""
+        return 0
+
+    def allocate_states(self, num_slots: int) -> None:
+        """Do nothing: there is no linear state."""
 
     @staticmethod
     def language_name(name: str) -> str | None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.config import XLLMConfig
-from xllm_framework.kv_cache import BlockMoves
+from xllm_framework.kv_cache import BlockMoves, CacheLayout
 from xllm_framework.model import ModelArgs
+from xllm_runtime.auto_config import cache_window
 from xllm_runtime.worker.client import PutPayload
 
 NUM_BLOCKS = 65536
@@ -31,6 +32,14 @@ class NullWorker:
         self.dtype = "null"
         self.vocab_size = args.vocab_size
         self.can_copy_blocks = True
+        self.cache_layout = CacheLayout((cache_window(args),))
+
+    def num_state_slots_that_fit(self) -> int:
+        """Return 0: there is no linear state."""
+        return 0
+
+    def allocate_states(self, num_slots: int) -> None:
+        """Do nothing: there is no linear state."""
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """Return the option's number of blocks, or a large one."""

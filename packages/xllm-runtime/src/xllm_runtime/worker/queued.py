@@ -30,9 +30,18 @@ class QueuedWorkerClient:
     def __init__(self, worker: StartsSteps) -> None:
         self.model_impl, self.device, self.dtype = worker.model_impl, worker.device, worker.dtype
         self.vocab_size, self.can_copy_blocks = worker.vocab_size, worker.can_copy_blocks
+        self.cache_layout = worker.cache_layout
         self._worker: StartsSteps | None = worker
         self._steps: deque[PendingOutput | Exception] = deque()
         self._before: PendingOutput | Exception | None = None
+
+    def num_state_slots_that_fit(self) -> int:
+        """See `Worker.num_state_slots_that_fit`."""
+        return self._living_worker().num_state_slots_that_fit()
+
+    def allocate_states(self, num_slots: int) -> None:
+        """See `Worker.allocate_states`."""
+        self._living_worker().allocate_states(num_slots)
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`."""

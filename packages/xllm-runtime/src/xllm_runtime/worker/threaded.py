@@ -42,6 +42,17 @@ class ThreadedWorkerClient:
         worker = cast("Worker", self._take())
         self.model_impl, self.device, self.dtype = worker.model_impl, worker.device, worker.dtype
         self.vocab_size, self.can_copy_blocks = worker.vocab_size, worker.can_copy_blocks
+        self.cache_layout = worker.cache_layout
+
+    def num_state_slots_that_fit(self) -> int:
+        """See `Worker.num_state_slots_that_fit`."""
+        self._put(lambda worker: worker.num_state_slots_that_fit())
+        return cast("int", self._take())
+
+    def allocate_states(self, num_slots: int) -> None:
+        """See `Worker.allocate_states`."""
+        self._put(lambda worker: worker.allocate_states(num_slots))
+        self._take()
 
     def num_blocks_that_fit(self, block_size: int) -> int:
         """See `Worker.num_blocks_that_fit`."""

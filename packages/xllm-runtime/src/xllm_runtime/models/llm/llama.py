@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from xllm_framework.kv_cache import LayerGroup
 from xllm_framework.model import ModelArgs
 from xllm_runtime.attention import AttentionBackend, AttentionMetadata, AttentionSpec, select_attention
 from xllm_runtime.layers.embedding import Embedding
@@ -83,6 +84,8 @@ class LlamaAttention(nn.Module):
         self._spec = attention_spec(args, layer, blueprint.dtype)
         self._attention = select_attention(self._spec, blueprint.attention_backend)
         self._kv_cache: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.group = 0
+        """The group of layers whose block table it uses."""
 
     @property
     def kv_cache(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -106,7 +109,7 @@ class LlamaAttention(nn.Module):
         key = key.unflatten(-1, (self._num_kv_heads, self._head_dim))
         value = value.unflatten(-1, (self._num_kv_heads, self._head_dim))
         query, key = self._norm_and_rotate(query, key, positions)
-        attended = self._attention.forward(query, key, value, self.kv_cache, attention)
+        attended = self._attention.forward(query, key, value, self.kv_cache, attention.of_group(self.group))
         output: torch.Tensor = self.o_proj(attended.flatten(1))
         return output
 
@@ -240,6 +243,13 @@ class LlamaForCausalLM(nn.Module):
         """See `CausalLM.bind_kv_cache`."""
         for layer, kv_cache in zip(self.decoder_layers(), caches, strict=True):
             layer.self_attn.bind_kv_cache(kv_cache)
+
+    def bind_layer_groups(self, groups: Sequence[LayerGroup]) -> None:
+        """See `UsesLayerGroups.bind_layer_groups`."""
+        layers = self.decoder_layers()
+        for index, group in enumerate(groups):
+            for layer in group.layers:
+                layers[layer].self_attn.group = index
 
     def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
         """See `CausalLM.forward`."""
