@@ -5,7 +5,9 @@ add_library(
   xllm_kernels_cpu STATIC
   csrc/cpu/beam_attention.cpp
   csrc/cpu/beam_select.cpp
+  csrc/cpu/dense_linear.cpp
   csrc/cpu/dispatch.cpp
+  csrc/cpu/joint_attention.cpp
   csrc/cpu/paged_attention.cpp
   csrc/cpu/row_kernels.cpp
   csrc/cpu/thread_pool.cpp
@@ -22,6 +24,8 @@ function(xllm_add_instruction_set name)
     xllm_kernels_cpu_${name} OBJECT
     csrc/cpu/ops/activations.cpp
     csrc/cpu/ops/beam_attention.cpp
+    csrc/cpu/ops/joint_attention.cpp
+    csrc/cpu/ops/modulation.cpp
     csrc/cpu/ops/multiply_float.cpp
     csrc/cpu/ops/multiply_quantised.cpp
     csrc/cpu/ops/paged_attention.cpp

@@ -16,5 +16,13 @@ void paged_attention(nanobind::handle query, nanobind::handle key_cache, nanobin
                      nanobind::handle block_tables, nanobind::handle query_start, nanobind::handle seq_lens,
                      double scale, int64_t sliding_window, nanobind::handle out);
 void silu_and_mul(nanobind::handle x, nanobind::handle out);
+void modulated_norm(nanobind::handle x, nanobind::handle shift, nanobind::handle scale, double eps,
+                    nanobind::handle out);
+void add_gated(nanobind::handle x, nanobind::handle y, nanobind::handle gate);
+void gelu(nanobind::handle x, nanobind::handle out);
+void dense_linear(nanobind::handle x, nanobind::handle tiles, nanobind::handle bias, nanobind::handle out);
+// `streams` is a sequence of one or two tuples (qkv, q_norm, k_norm).
+void joint_attention(nanobind::handle streams, nanobind::handle cos, nanobind::handle sin, nanobind::handle mask,
+                     double eps, int64_t num_heads, int64_t first_query, nanobind::handle out);
 
 }  // namespace xllm::bindings

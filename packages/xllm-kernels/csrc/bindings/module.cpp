@@ -23,6 +23,12 @@ NB_MODULE(_C, m) {
   m.def("paged_attention", &bindings::paged_attention, "query"_a, "key_cache"_a, "value_cache"_a, "block_tables"_a,
         "query_start"_a, "seq_lens"_a, "scale"_a, "sliding_window"_a, "out"_a);
   m.def("silu_and_mul", &bindings::silu_and_mul, "x"_a, "out"_a);
+  m.def("modulated_norm", &bindings::modulated_norm, "x"_a, "shift"_a, "scale"_a, "eps"_a, "out"_a);
+  m.def("add_gated", &bindings::add_gated, "x"_a, "y"_a, "gate"_a);
+  m.def("dense_linear", &bindings::dense_linear, "x"_a, "tiles"_a, "bias"_a.none(), "out"_a);
+  m.def("gelu", &bindings::gelu, "x"_a, "out"_a);
+  m.def("joint_attention", &bindings::joint_attention, "streams"_a, "cos"_a.none(), "sin"_a.none(), "mask"_a.none(),
+        "eps"_a, "num_heads"_a, "first_query"_a, "out"_a);
 
   m.def("cpu_isa", &kernels::cpu_isa);
   m.def("why_no_cuda", &kernels::why_no_cuda);

@@ -2,8 +2,10 @@
 #pragma once
 
 #include "attention_plan.h"
+#include "joint_plan.h"
 #include "packed_matrix.h"
 #include "xllm/kernels/beam_attention.h"
+#include "xllm/kernels/modulation.h"
 #include "xllm/kernels/paged_attention.h"
 #include "xllm/kernels/rms_norm.h"
 #include "xllm/kernels/rotary_embedding.h"
@@ -18,6 +20,12 @@ struct KernelTable {
   void (*add_rms_norm)(const AddRmsNormArgs& args, int64_t begin, int64_t end);
   void (*rotary_embedding)(const RotaryEmbeddingArgs& args, int64_t begin, int64_t end);
   void (*silu_and_mul)(const SiluAndMulArgs& args, int64_t begin, int64_t end);
+  void (*modulated_norm)(const ModulatedNormArgs& args, int64_t begin, int64_t end);
+  void (*add_gated)(const AddGatedArgs& args, int64_t begin, int64_t end);
+  void (*gelu)(const GeluArgs& args, int64_t begin, int64_t end);
+  // Fills `prepared`, whose memory its caller has set, with the keys and values of one head.
+  void (*prepare_joint_head)(const JointAttentionArgs& args, int64_t batch, int64_t head, PreparedHead& prepared);
+  void (*attend_joint)(const JointAttentionArgs& args, const PreparedHead& head, const JointItem& item);
   void (*attend)(const PagedAttentionArgs& args, const AttentionItem& item, float* partials);
   void (*merge_partials)(const PagedAttentionArgs& args, const AttentionItem& first, int64_t num_parts,
                          float* partials);

@@ -23,6 +23,18 @@ void rotary_embedding(const RotaryEmbeddingArgs& args) {
   parallel_rows(kernels().rotary_embedding, args, args.num_tokens, row_elements);
 }
 
+void modulated_norm(const ModulatedNormArgs& args) {
+  parallel_rows(kernels().modulated_norm, args, args.num_batch * args.num_tokens, 2 * args.size);
+}
+
+void add_gated(const AddGatedArgs& args) {
+  parallel_rows(kernels().add_gated, args, args.num_batch * args.num_tokens, args.size);
+}
+
+void gelu(const GeluArgs& args) {
+  parallel_rows(kernels().gelu, args, args.num_batch * args.num_tokens, 4 * args.size);
+}
+
 void write_kv(const WriteKvArgs& args) {
   const auto write_rows = [](const WriteKvArgs& a, int64_t begin, int64_t end) {
     const int64_t element = a.dtype == DType::bfloat16 ? 2 : 4;

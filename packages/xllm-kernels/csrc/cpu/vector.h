@@ -5,6 +5,7 @@
 // would keep one copy of it for all, perhaps one with instructions that this CPU lacks.
 //
 // Each csrc/cpu/vector/*.h provides struct Vec with `width`, and
+//   kept(a) = a, loaded once and not again wherever it is used,
 //   set1, load and store (float, bfloat16: round to nearest even, NaN stays NaN), load of float16, load_pairs(p, even,
 //   odd) for 2 * width bfloat16, add, sub, mul, div, abs, max, min (the second operand where one is NaN),
 //   fma(a, b, c) = a b + c, round (to nearest even), power_of_two(n) = 2^n for integral n in [-126, 127],

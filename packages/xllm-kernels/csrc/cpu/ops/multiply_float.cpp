@@ -13,7 +13,7 @@ template <class Weight, int T>
 inline void load_column(const uint8_t* tiles, int64_t tile_bytes, Vec (&column)[T * V]) {
   for (int t = 0; t < T; ++t)
     for (int v = 0; v < V; ++v)
-      column[t * V + v] = load(reinterpret_cast<const Weight*>(tiles + t * tile_bytes) + v * Vec::width);
+      column[t * V + v] = kept(load(reinterpret_cast<const Weight*>(tiles + t * tile_bytes) + v * Vec::width));
 }
 
 // sums[r][v] += column[v] * x[r][k].

@@ -12,6 +12,10 @@ struct Vec {
 
 inline Vec set1(float x) { return {_mm256_set1_ps(x)}; }
 inline Vec load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline Vec kept(Vec a) {
+  asm("" : "+x"(a.v));
+  return a;
+}
 inline void store(float* p, Vec a) { _mm256_storeu_ps(p, a.v); }
 
 inline Vec load(const bfloat16* p) {

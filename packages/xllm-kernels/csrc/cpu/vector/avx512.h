@@ -12,6 +12,10 @@ struct Vec {
 
 inline Vec set1(float x) { return {_mm512_set1_ps(x)}; }
 inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline Vec kept(Vec a) {
+  asm("" : "+v"(a.v));
+  return a;
+}
 inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
 
 inline Vec load(const bfloat16* p) {
