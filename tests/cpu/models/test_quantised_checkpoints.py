@@ -16,6 +16,7 @@ from xllm_framework.config import ModelConfig
 from xllm_framework.errors import ModelLoadError, UnsupportedModel
 from xllm_framework.model import load_model_args
 from xllm_kernels.quantised_matrix import numbers
+from xllm_runtime.layers.quantised_experts import QuantisedSparseMLP
 from xllm_runtime.layers.quantised_linear import QuantisedLinear
 from xllm_runtime.models import select_model
 from xllm_runtime.models.native import explain_native
@@ -103,6 +104,16 @@ def test_experts_may_be_quantised(tmp_path):
         name.endswith("experts.0.up_proj.weight_scale_inv") for name in load_file(quantised / "model.safetensors")
     )
     torch.testing.assert_close(logits_of(quantised), logits_of(plain), atol=2e-4, rtol=0)
+
+
+def test_experts_may_stay_as_they_are_stored(tmp_path):
+    sizes = {**EXPERTS, "hidden_size": 128, "moe_intermediate_size": 128, "head_dim": 64}
+    quantised, plain = quantised_pair(tiny_checkpoint("qwen3_moe", **sizes), "fp8-block", tmp_path, group=128)
+    model = load_tiny(quantised, kept="always", **TORCH)
+    assert sum(isinstance(part, QuantisedSparseMLP) for part in model.modules()) == 3
+    assert all(part.matrix is not None for part in model.modules() if isinstance(part, QuantisedLinear))
+    found = PagedRunner(model).run_chunked(0, TOKENS, len(TOKENS))
+    torch.testing.assert_close(found, logits_of(plain), atol=2e-4, rtol=0)
 
 
 def test_a_missing_scale_is_named(tmp_path):

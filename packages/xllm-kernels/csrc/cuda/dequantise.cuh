@@ -56,11 +56,15 @@ __device__ __forceinline__ void int8_pairs(Float16Element element, uint32_t word
 // The number whose lowest bits, as far as a nibble reaches, count ones: 128 in bfloat16, 1024 in float16; twice.
 __device__ __forceinline__ uint32_t nibble_base(BFloat16Element) { return 0x43004300u; }
 __device__ __forceinline__ uint32_t nibble_base(Float16Element) { return 0x64006400u; }
+__device__ __forceinline__ float nibble_base_value(BFloat16Element) { return 128.f; }
+__device__ __forceinline__ float nibble_base_value(Float16Element) { return 1024.f; }
+__device__ __forceinline__ uint32_t one_pair(BFloat16Element) { return 0x3f803f80u; }
+__device__ __forceinline__ uint32_t one_pair(Float16Element) { return 0x3c003c00u; }
 
-// Nibbles i and i + 4 of a word, less the zero point, which comes as nibble_base + zero in both halves.
+// Nibbles i and i + 4 of a word, each more by nibble_base_value.
 template <class Element>
-__device__ __forceinline__ uint32_t int4_pair(Element element, uint32_t word, int i, uint32_t zero) {
-  return subtract_pairs(element, ((word >> (4 * i)) & 0x000f000fu) | nibble_base(element), zero);
+__device__ __forceinline__ uint32_t int4_pair(Element element, uint32_t word, int i) {
+  return ((word >> (4 * i)) & 0x000f000fu) | nibble_base(element);
 }
 
 }  // namespace xllm::kernels::cuda

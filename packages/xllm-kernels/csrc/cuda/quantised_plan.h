@@ -8,7 +8,8 @@
 namespace xllm::kernels::cuda {
 
 struct QuantisedParameters {
-  CUtensorMap weight;         // [row, box, 128 bytes] in boxes of 8 boxes by the rows of a tile (gated: half of them)
+  CUtensorMap weight;         // [row, box, 128 bytes] in boxes of the boxes of a stage by the rows of a tile (gated: half of them)
+  CUtensorMap x_map;          // XSTAGE: [row, 64 columns] in boxes of the columns of a stage by 8 NT rows
   const void* x;              // [batch, k]
   const void* norm_weight;    // [k] or null
   const void* bias;           // [n] or null
@@ -24,21 +25,30 @@ struct QuantisedParameters {
   int splits;                 // S
   int num_boxes;              // of a row of W
   int slice_boxes;            // num_boxes / S
-  int steps;                  // of 8 boxes, a slice
+  int steps;                  // stages of a slice
   int stages;                 // of the ring
-  int x_stride;               // bytes of a row of x in shared memory
+  int x_stride;               // bytes of a row of x in shared memory, without XSTAGE
+  int partial_stride;         // floats of a row of sums there: the batch, made odd
+  int partial_sets;           // of sums: 1 or 2
   float eps;
   bool is_gated;
   bool adds;                  // to what out holds
 };
 
 constexpr int kQuantisedMaxStages = 16;
-constexpr int quantised_stage_bytes(int row_tiles) { return row_tiles * 16 * 8 * 128; }
+// Warps along the rows of a tile, of 8; the others lie along K, each with a box of its own.
+constexpr int quantised_row_warps(bool stages_x) { return stages_x ? 2 : 1; }
+
+constexpr int quantised_stage_bytes(int row_tiles, int column_tiles, bool stages_x, WeightKind kind) {
+  const int boxes = 8 / quantised_row_warps(stages_x), x_box = kind == WeightKind::int4 ? 512 : 256;
+  return boxes * (row_tiles * 16 * 128 + (stages_x ? column_tiles * 8 * x_box : 0));
+}
 
 struct QuantisedLaunch {
   QuantisedParameters parameters;
-  int row_tiles;       // MT: 1 or 2
-  int column_tiles;    // NT: 1, 2 or 4
+  int row_tiles;       // MT: 1, 2 or 4; with stages_x 2 or 4
+  int column_tiles;    // NT: 1; with stages_x 1, 2 or 4
+  bool stages_x;       // XSTAGE
   int blocks;
   int shared_bytes;
   HalfType type;

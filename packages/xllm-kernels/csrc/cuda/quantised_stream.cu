@@ -1,6 +1,7 @@
 // How a product of quantised_stream is cut into tiles and slices, and its launch.
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 #include "launch.h"
 #include "quantised_plan.h"
@@ -9,14 +10,17 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-constexpr int kBoxes = 8;                    // of a stage, side by side
 constexpr int kSharedBytes = 112 * 1024;     // half a multiprocessor, so that the next kernel's ring can fill while this one ends
 constexpr double kBytesPerNanosecond = 31.;  // that one multiprocessor of an H200 gets
-constexpr double kMeetingNanoseconds = 1500., kTileNanoseconds = 150.;
+constexpr double kMeetingNanoseconds = 1500., kTileNanoseconds = 300.;
+
+constexpr int64_t kMaxNormedBytes = 48 * 1024;  // of x and the norm's weight in shared memory
 
 struct Cut {
   int row_tiles = 0;
+  int column_tiles = 1;
   int splits = 1;
+  bool stages_x = false;
   int blocks_per_processor = 1;
 };
 
@@ -35,47 +39,79 @@ int num_boxes(const QuantisedStreamArgs& args) {
   return (args.k + columns - 1) / columns;
 }
 
+int stage_boxes(const Cut& cut) { return 8 / quantised_row_warps(cut.stages_x); }
+
 bool fits(int64_t n, int row_tiles, Epilogue epilogue) {
   return n % (16 * row_tiles) == 0 && (epilogue != Epilogue::silu_and_mul || n / 2 % (8 * row_tiles) == 0);
 }
 
-int x_stride(const QuantisedStreamArgs& args, int splits) {
-  return num_boxes(args) / splits * (args.kind == WeightKind::int4 ? 512 : 256) + 64;
+int x_stride(const QuantisedStreamArgs& args, const Cut& cut) {
+  return cut.stages_x ? 0 : num_boxes(args) / cut.splits * (args.kind == WeightKind::int4 ? 512 : 256) + 64;
 }
 
-// Of all but the ring.
-int fixed_bytes(const QuantisedStreamArgs& args, const Cut& cut, int columns) {
-  const int partial = kBoxes * 16 * cut.row_tiles * (columns + 1) * 4 + columns * 4;
-  return 1024 + partial + 2 * kQuantisedMaxStages * 8 + args.batch * x_stride(args, cut.splits);
+int partial_bytes(const QuantisedStreamArgs& args, const Cut& cut) {
+  return stage_boxes(cut) * 16 * cut.row_tiles * (args.batch | 1) * 4;
 }
 
-int num_stages(const QuantisedStreamArgs& args, const Cut& cut, int columns) {
-  const int left = kSharedBytes / cut.blocks_per_processor - fixed_bytes(args, cut, columns);
-  return std::min(kQuantisedMaxStages, left / quantised_stage_bytes(cut.row_tiles));
+// Of all but the ring and the sums.
+int fixed_bytes(const QuantisedStreamArgs& args, const Cut& cut) {
+  return 1024 + 2 * kQuantisedMaxStages * 8 + args.batch * 8 * 4 + args.batch * x_stride(args, cut) +
+         (args.norm_weight == nullptr ? 0 : args.k * 2);
 }
 
-// Nanoseconds by the longest block's share of the weights, and what slices cost where they meet.
-double estimate(const QuantisedStreamArgs& args, const Cut& cut, int columns) {
+// Two sets where they leave room for three stages.
+int partial_sets(const QuantisedStreamArgs& args, const Cut& cut, int stage_bytes) {
+  const int left = kSharedBytes / cut.blocks_per_processor - fixed_bytes(args, cut);
+  return left - 2 * partial_bytes(args, cut) >= 3 * stage_bytes ? 2 : 1;
+}
+
+int num_stages(const QuantisedStreamArgs& args, const Cut& cut) {
+  const int stage_bytes = quantised_stage_bytes(cut.row_tiles, cut.column_tiles, cut.stages_x, args.kind);
+  const int sums = partial_sets(args, cut, stage_bytes) * partial_bytes(args, cut);
+  const int left = kSharedBytes / cut.blocks_per_processor - fixed_bytes(args, cut) - sums;
+  return std::min(kQuantisedMaxStages, left / stage_bytes);
+}
+
+bool serves(const QuantisedStreamArgs& args, const Cut& cut) {
+  if (!fits(args.n, cut.row_tiles, args.epilogue) || num_boxes(args) % cut.splits != 0) return false;
+  if (cut.splits > 1 && num_boxes(args) / cut.splits % stage_boxes(cut) != 0) return false;
+  if (args.norm_weight != nullptr && (cut.stages_x || cut.splits > 1)) return false;
+  if (cut.stages_x ? cut.row_tiles < 2 : args.batch > 8) return false;
+  return num_stages(args, cut) >= 2;
+}
+
+// Nanoseconds by the longest block's share of the weights, and what tiles and slices cost where they end and meet.
+double estimate(const QuantisedStreamArgs& args, const Cut& cut) {
   const int rows = 16 * cut.row_tiles, units = args.n / rows * cut.splits, processors = num_processors();
   const int shares = (units + processors - 1) / processors;
   const double unit_bytes = rows * 128. * num_boxes(args) / cut.splits;
   double time = shares * (unit_bytes / kBytesPerNanosecond + kTileNanoseconds);
   if (cut.splits > 1) time += kMeetingNanoseconds + 8. * args.n * args.batch * cut.splits / (kBytesPerNanosecond * processors);
-  return num_stages(args, cut, columns) < 2 ? time * 1e3 : time;
+  if (cut.stages_x) {
+    // x comes again with every tile, from the second-level cache.
+    time += shares * 0.5 * args.batch * args.k * 2. / cut.splits / kBytesPerNanosecond;
+  } else {
+    time += args.batch * args.k * 2. / 64.;  // and all of it first
+  }
+  return num_stages(args, cut) < 3 ? time * 1.2 : time;
 }
 
-Cut choose(const QuantisedStreamArgs& args, int columns) {
-  if (args.configuration > 0)
-    return {args.configuration / 100, 1 << args.configuration / 10 % 10, std::max(1, args.configuration % 10)};
+Cut choose(const QuantisedStreamArgs& args) {
+  const int column_tiles = args.batch <= 8 ? 1 : args.batch <= 16 ? 2 : 4;
+  if (args.configuration > 0) {
+    const int c = args.configuration;
+    return {c / 100 % 10, column_tiles, 1 << c / 10 % 10, c >= 1000, std::max(1, c % 10)};
+  }
   Cut best;
   double least = 0;
-  for (const int row_tiles : {2, 1}) {
-    if (!fits(args.n, row_tiles, args.epilogue)) continue;
-    for (int splits = 1; splits <= 16; splits *= 2) {
-      const Cut cut{row_tiles, splits, 1};
-      if (num_boxes(args) % (splits * (splits > 1 ? kBoxes : 1)) != 0) continue;
-      const double time = estimate(args, cut, columns);
-      if (best.row_tiles == 0 || time < least) best = cut, least = time;
+  for (const bool stages_x : {false, true}) {
+    for (const int row_tiles : {4, 2, 1}) {
+      for (int splits = 1; splits <= 8; splits *= 2) {
+        const Cut cut{row_tiles, column_tiles, splits, stages_x, 1};
+        if (!serves(args, cut)) continue;
+        const double time = estimate(args, cut);
+        if (best.row_tiles == 0 || time < least) best = cut, least = time;
+      }
     }
   }
   return best;
@@ -89,48 +125,56 @@ const char* why_no_quantised_stream(int64_t n, int64_t k, Epilogue epilogue) {
   return nullptr;
 }
 
+bool quantised_stream_norms(int64_t batch, int64_t k) { return batch <= 8 && (batch + 1) * (k * 2 + 576) <= kMaxNormedBytes; }
+
 void quantised_stream(const QuantisedStreamArgs& args, void* stream) {
   if (args.batch < 1 || args.batch > kQuantisedStreamMaxBatch)
     throw std::invalid_argument("quantised_stream takes 1 to " + std::to_string(kQuantisedStreamMaxBatch) + " rows");
   if (const char* reason = why_no_quantised_stream(args.n, args.k, args.epilogue)) throw std::invalid_argument(reason);
-  const int column_tiles = args.batch <= 8 ? 1 : args.batch <= 16 ? 2 : 4, columns = 8 * column_tiles;
-  const Cut cut = choose(args, columns);
-  const int rows = 16 * cut.row_tiles, tiles = args.n / rows, units = tiles * cut.splits, boxes = num_boxes(args);
-  const int stages = num_stages(args, cut, columns), slice_boxes = boxes / cut.splits;
-  if (cut.row_tiles < 1 || cut.row_tiles > 2 || !fits(args.n, cut.row_tiles, args.epilogue) || stages < 1)
+  if (args.norm_weight != nullptr && !quantised_stream_norms(args.batch, args.k))
+    throw std::invalid_argument("quantised_stream takes a norm only for few rows; see quantised_stream_norms");
+  const Cut cut = choose(args);
+  if (cut.row_tiles == 0 || !serves(args, cut))
     throw std::invalid_argument("quantised_stream has no configuration for these sizes");
+  const int rows = 16 * cut.row_tiles, tiles = args.n / rows, units = tiles * cut.splits, boxes = num_boxes(args);
+  const int columns = 8 * cut.column_tiles, slice_boxes = boxes / cut.splits, stages = num_stages(args, cut);
   if (cut.splits > 1 && (args.workspace_size < int64_t{units} * rows * columns || args.num_counters < tiles))
     throw std::invalid_argument("the workspace of quantised_stream is too small");
   const bool is_gated = args.epilogue == Epilogue::silu_and_mul;
-  const QuantisedLaunch launch{
-      .parameters = {.weight = describe_planes(args.weight, args.n, int64_t{boxes} * 128, is_gated ? rows / 2 : rows, kBoxes),
-                     .x = args.x,
-                     .norm_weight = args.norm_weight,
-                     .bias = args.bias,
-                     .out = args.out,
-                     .row_scales = args.row_scales,
-                     .block_scales = args.block_scales,
-                     .groups = args.groups,
-                     .workspace = args.workspace,
-                     .counters = args.counters,
-                     .batch = args.batch,
-                     .n = args.n,
-                     .k = args.k,
-                     .splits = cut.splits,
-                     .num_boxes = boxes,
-                     .slice_boxes = slice_boxes,
-                     .steps = (slice_boxes + kBoxes - 1) / kBoxes,
-                     .stages = stages,
-                     .x_stride = x_stride(args, cut.splits),
-                     .eps = args.eps,
-                     .is_gated = is_gated,
-                     .adds = args.epilogue == Epilogue::add_residual},
-      .row_tiles = cut.row_tiles,
-      .column_tiles = column_tiles,
-      .blocks = std::min(num_processors() * cut.blocks_per_processor, units),
-      .shared_bytes = fixed_bytes(args, cut, columns) + stages * quantised_stage_bytes(cut.row_tiles),
-      .type = args.type,
-  };
+  const int stage_bytes = quantised_stage_bytes(cut.row_tiles, cut.column_tiles, cut.stages_x, args.kind);
+  const int sets = partial_sets(args, cut, stage_bytes), x_planes = stage_boxes(cut) * (args.kind == WeightKind::int4 ? 4 : 2);
+  QuantisedLaunch launch{};
+  launch.parameters.weight = describe_planes(args.weight, args.n, int64_t{boxes} * 128, is_gated ? rows / 2 : rows, stage_boxes(cut));
+  if (cut.stages_x) launch.parameters.x_map = describe_planes(args.x, args.batch, int64_t{args.k} * 2, columns, x_planes);
+  launch.parameters.x = args.x;
+  launch.parameters.norm_weight = args.norm_weight;
+  launch.parameters.bias = args.bias;
+  launch.parameters.out = args.out;
+  launch.parameters.row_scales = args.row_scales;
+  launch.parameters.block_scales = args.block_scales;
+  launch.parameters.groups = args.groups;
+  launch.parameters.workspace = args.workspace;
+  launch.parameters.counters = args.counters;
+  launch.parameters.batch = args.batch;
+  launch.parameters.n = args.n;
+  launch.parameters.k = args.k;
+  launch.parameters.splits = cut.splits;
+  launch.parameters.num_boxes = boxes;
+  launch.parameters.slice_boxes = slice_boxes;
+  launch.parameters.steps = (slice_boxes + stage_boxes(cut) - 1) / stage_boxes(cut);
+  launch.parameters.stages = stages;
+  launch.parameters.x_stride = x_stride(args, cut);
+  launch.parameters.partial_stride = args.batch | 1;
+  launch.parameters.partial_sets = sets;
+  launch.parameters.eps = args.eps;
+  launch.parameters.is_gated = is_gated;
+  launch.parameters.adds = args.epilogue == Epilogue::add_residual;
+  launch.row_tiles = cut.row_tiles;
+  launch.column_tiles = cut.column_tiles;
+  launch.stages_x = cut.stages_x;
+  launch.blocks = std::min(num_processors() * cut.blocks_per_processor, units);
+  launch.shared_bytes = fixed_bytes(args, cut) + stages * stage_bytes + sets * partial_bytes(args, cut);
+  launch.type = args.type;
   switch (args.kind) {
     case WeightKind::float8: return launch_float8_stream(launch, stream);
     case WeightKind::int8: return launch_int8_stream(launch, stream);

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+KVCacheDType = Literal["auto", "fp8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +20,9 @@ class KVCacheConfig:
     """Bytes of KV cache; 0 takes what memory allows, on CPU at most 256 MiB or one sequence of the full context."""
     memory_utilization: float = 0.8
     """Share of the device's memory for weights and KV cache."""
+    kv_cache_dtype: KVCacheDType = "auto"
+    """Type of the numbers in the cache: auto is the model's; fp8 (e4m3) takes half the memory of bfloat16, with the checkpoint's scales
+    where it has some. Llama-shaped models on torch (model_impl python)."""
     enable_prefix_cache: bool = True
     """Reuse the KV of prompts that begin alike."""
     num_state_slots: int = 0

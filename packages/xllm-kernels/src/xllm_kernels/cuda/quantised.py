@@ -18,6 +18,11 @@ def why_no_quantised_stream(n: int, k: int, epilogue: Epilogue) -> str | None:
     return _C_cuda.why_no_quantised_stream(n, k, epilogue)
 
 
+def quantised_stream_norms(num_rows: int, k: int) -> bool:
+    """Whether `quantised_stream` can normalise x [num_rows, k] on its way; otherwise it must come normalised."""
+    return _C_cuda.quantised_stream_norms(num_rows, k)
+
+
 def quantised_stream(
     x: torch.Tensor,
     matrix: QuantisedMatrix,
@@ -32,7 +37,8 @@ def quantised_stream(
 ) -> None:
     """out = epilogue(rms_norm(x) matrix^T + bias): x [B, k] with B at most 32, out [B, n]; bfloat16 or float16, sums in float32.
 
-    Without `norm_weight` [k] x is taken as it is. With `SILU_AND_MUL` the gate's rows come first in the matrix, out is [B, n / 2] and there
+    Without `norm_weight` [k] x is taken as it is, see `quantised_stream_norms`. With `SILU_AND_MUL` the gate's rows come first in the
+    matrix, out is [B, n / 2] and there
     is no bias. `configuration` is for measurements; 0 chooses.
     """
     _C_cuda.quantised_stream(

@@ -35,14 +35,14 @@ def _split_kernel(
         )
         slots = (blocks * BLOCK_SIZE + positions % BLOCK_SIZE) * num_kv_heads + kv_head
         place = slots[:, None] * D + columns[None, :]
-        keys = tl.load(key_cache + place, mask=is_there[:, None], other=0.0)
+        keys = tl.load(key_cache + place, mask=is_there[:, None], other=0.0).to(q.dtype)
         scores = tl.dot(q, tl.trans(keys)) * (scale * 1.4426950408889634)
         scores = tl.where(is_there[None, :], scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         weights = tl.exp2(scores - new_top[:, None])
         correction = tl.exp2(top - new_top)
         total = total * correction + tl.sum(weights, axis=1)
-        values = tl.load(value_cache + place, mask=is_there[:, None], other=0.0)
+        values = tl.load(value_cache + place, mask=is_there[:, None], other=0.0).to(q.dtype)
         out = out * correction[:, None] + tl.dot(weights.to(values.dtype), values)
         top = new_top
     place = ((row * num_kv_heads + kv_head) * SPLITS + split) * HEADS + heads
@@ -58,6 +58,7 @@ def _merge_kernel(
     seq_lens,
     out,
     num_kv_heads,
+    value_scale,
     GROUP: tl.constexpr,
     HEADS: tl.constexpr,
     D: tl.constexpr,
@@ -71,7 +72,7 @@ def _merge_kernel(
         weights = tl.exp2(top - tl.max(top, axis=0))
         total = tl.sum(weights * tl.load(tops + place * 2 + 1), axis=0)
         parts = tl.load(sums + place[:, None] * D + columns[None, :])
-        merged = tl.sum(parts * weights[:, None], axis=0) / total
+        merged = tl.sum(parts * weights[:, None], axis=0) / total * value_scale
         tl.store(out + (row * num_kv_heads * GROUP + head) * D + columns, merged.to(out.dtype.element_ty))
 
 
@@ -84,12 +85,13 @@ def decode_attention(
     out: torch.Tensor,
     scale: float,
     max_seq_len: int,
+    kv_scales: tuple[float, float] = (1.0, 1.0),
 ) -> None:
     """Attend the newest token of B sequences, whose KV is in the cache.
 
     query [B, Hq, D], rows may be strided, D a power of two from 16; kv_cache (K, V) each [num_blocks, block_size, Hk, D]; block_tables
     int32 [B, W]; seq_lens int32 [B], tokens with the new one (0: an unused row, nothing is written); out [B, Hq, D]. `max_seq_len`
-    bounds seq_lens; only speed depends on it.
+    bounds seq_lens; only speed depends on it. The cache may hold 8-bit floats, which times `kv_scales` are K and V.
     """
     num_rows, num_heads, head_dim = query.shape
     block_size, num_kv_heads = kv_cache[0].shape[1:3]
@@ -101,9 +103,19 @@ def decode_attention(
     sums = torch.empty((*shape, head_dim), dtype=torch.float32, device=query.device)
     tops = torch.empty((*shape, 2), dtype=torch.float32, device=query.device)
     _split_kernel[(num_rows, num_kv_heads, splits)](
-        query, *kv_cache, block_tables, seq_lens, sums, tops, query.stride(0), num_kv_heads, block_tables.shape[1], scale,
+        query, *kv_cache, block_tables, seq_lens, sums, tops, query.stride(0), num_kv_heads, block_tables.shape[1], scale * kv_scales[0],
         BLOCK_SIZE=block_size, GROUP=group, HEADS=heads, D=head_dim, SPLITS=splits, TOKENS=TOKENS, num_warps=4, num_stages=3,
     )  # fmt: skip
     _merge_kernel[(num_rows, num_heads)](
-        sums, tops, seq_lens, out, num_kv_heads, GROUP=group, HEADS=heads, D=head_dim, SPLITS=splits, num_warps=4
+        sums,
+        tops,
+        seq_lens,
+        out,
+        num_kv_heads,
+        kv_scales[1],
+        GROUP=group,
+        HEADS=heads,
+        D=head_dim,
+        SPLITS=splits,
+        num_warps=4,
     )

@@ -29,6 +29,7 @@ def _step(
         k = tl.load(key + place, mask=positions[:, None] < length, other=0.0)
     else:
         k = tl.load(key + place)
+    k = k.to(q.dtype)
     scores = tl.dot(q, tl.trans(k))
     if MASKS:
         is_seen = (queries[:, None] + offset >= positions[None, :]) & (positions[None, :] < length)
@@ -42,13 +43,14 @@ def _step(
         v = tl.load(value + place, mask=positions[:, None] < length, other=0.0)
     else:
         v = tl.load(value + place)
-    out = tl.dot(weights.to(v.dtype), v, out)
+    out = tl.dot(weights.to(q.dtype), v.to(q.dtype), out)
     return new_top, total, out
 
 
 @triton.jit(do_not_specialize=["query_heads", "key_heads", "num_kv_heads", "table_width"])
 def _prefill_kernel(
-    query, key, value, block_tables, query_start, key_start, seq_lens, out, query_heads, key_heads, num_kv_heads, table_width, scale,
+    query, key, value, block_tables, query_start, key_start, seq_lens, out, query_heads, key_heads, num_kv_heads, table_width,
+    scale, value_scale,
     IS_PAGED: tl.constexpr, BLOCK_SIZE: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, QUERIES: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     block, head, sequence = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -84,7 +86,7 @@ def _prefill_kernel(
                 queries, keys, columns, IS_PAGED, True, BLOCK_SIZE, D,
             )  # fmt: skip
         place = (first + queries[:, None]).to(tl.int64) * (tl.num_programs(1) * D) + head * D + columns[None, :]
-        tl.store(out + place, (sums / total[:, None]).to(out.dtype.element_ty), mask=is_query[:, None])
+        tl.store(out + place, (sums / total[:, None] * value_scale).to(out.dtype.element_ty), mask=is_query[:, None])
 
 
 def prefill_attention(
@@ -99,12 +101,14 @@ def prefill_attention(
     scale: float,
     max_query_len: int,
     block_tables: torch.Tensor | None = None,
+    kv_scales: tuple[float, float] = (1.0, 1.0),
 ) -> None:
     """Attend S sequences' newest tokens, sequence s rows [query_start[s], query_start[s + 1]) of query [Q, Hq, D], causally.
 
     Without `block_tables`, keys and values [K, Hk, D] are rows [key_start[s], key_start[s + 1]); their row strides are equal. With
     `block_tables` int32 [S, W] they are the cache, each [num_blocks, block_size, Hk, D]. `seq_lens` int32 [S] counts the keys of each
-    sequence; starts are int32 [S + 1]; D is 64 or 128; rows may be strided by whole heads; out [Q, Hq, D].
+    sequence; starts are int32 [S + 1]; D is 64 or 128; rows may be strided by whole heads; out [Q, Hq, D]. Keys and values may be
+    8-bit floats, which times `kv_scales` are K and V.
     """
     _, num_heads, head_dim = query.shape
     is_paged = block_tables is not None
@@ -113,6 +117,6 @@ def prefill_attention(
     _prefill_kernel[grid](
         query, key, value, block_tables if is_paged else seq_lens, query_start, key_start, seq_lens, out,
         query.stride(0) // head_dim, key.stride(0) // head_dim, num_kv_heads, block_tables.shape[1] if block_tables is not None else 0,
-        scale * 1.4426950408889634, IS_PAGED=is_paged, BLOCK_SIZE=key.shape[1] if is_paged else 1,
+        scale * kv_scales[0] * 1.4426950408889634, kv_scales[1], IS_PAGED=is_paged, BLOCK_SIZE=key.shape[1] if is_paged else 1,
         GROUP=num_heads // num_kv_heads, D=head_dim, QUERIES=QUERIES, KEYS=KEYS, num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip

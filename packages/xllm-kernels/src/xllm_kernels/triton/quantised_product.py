@@ -146,18 +146,44 @@ def _quantise_rows_kernel(x, out, scales, size, LARGEST: tl.constexpr, IS_INT8: 
     else:
         scaled = tl.minimum(tl.maximum(scaled, -LARGEST), LARGEST)
     tl.store(out + place, scaled.to(out.dtype.element_ty), mask=is_there)
-    tl.store(scales + row * num_groups + group, scale)
+    tl.store(scales + group * tl.num_programs(0) + row, scale)
 
 
 def quantise_rows(x: torch.Tensor, kind: WeightKind, group_columns: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (x in 8 bits, its scales float32 [M, groups]) of contiguous x [M, k]: one scale for `group_columns` of a row, 0 for all of it."""
+    """Return (x in 8 bits, its scales float32 [M, groups]) of contiguous x [M, k].
+
+    One scale for `group_columns` of a row, 0 for all of it; those of one group lie side by side in memory.
+    """
     size = group_columns or x.shape[1]
     num_groups = x.shape[1] // size
     out = torch.empty(x.shape, dtype=STORED[kind], device=x.device)
-    scales = torch.empty((len(x), num_groups), dtype=torch.float32, device=x.device)
+    scales = torch.empty((num_groups, len(x)), dtype=torch.float32, device=x.device)
     is_int8 = kind == WeightKind.INT8
     _quantise_rows_kernel[(len(x), num_groups)](
         x, out, scales, size, LARGEST=127.0 if is_int8 else 448.0, IS_INT8=is_int8, BLOCK=triton.next_power_of_2(size),
         num_warps=1 if size <= GROUP_COLUMNS else 8,
     )  # fmt: skip
-    return out, scales
+    return out, scales.t()
+
+
+@triton.jit
+def _scale_sums_kernel(sums, scales, row_scales, out, n, HAS_ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_there = columns < n
+    scaled = tl.load(sums + row * n + columns, mask=is_there).to(tl.float32) * tl.load(scales + row)
+    if HAS_ROWS:
+        scaled *= tl.load(row_scales + columns, mask=is_there)
+    tl.store(out + row * n + columns, scaled.to(out.dtype.element_ty), mask=is_there)
+
+
+def scale_sums(
+    sums: torch.Tensor, scales: torch.Tensor, row_scales: torch.Tensor | None, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return int32 sums [M, n] x scales [M] x row_scales [n] in `dtype`."""
+    out = torch.empty(sums.shape, dtype=dtype, device=sums.device)
+    n = sums.shape[1]
+    _scale_sums_kernel[(len(sums), triton.cdiv(n, 2048))](
+        sums, scales, _or(row_scales, sums), out, n, HAS_ROWS=row_scales is not None, BLOCK=2048, num_warps=8
+    )
+    return out

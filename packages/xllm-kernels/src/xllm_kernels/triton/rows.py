@@ -75,7 +75,8 @@ def _rotated(row, table, norm, eps, HAS_NORM: tl.constexpr, D: tl.constexpr):
 @triton.jit
 def _rotate_and_write_kernel(
     positions, slots, query, key, value, q_norm, k_norm, table, key_cache, value_cache,
-    query_stride, key_stride, value_stride, num_heads, num_kv_heads, eps, HAS_NORM: tl.constexpr, D: tl.constexpr,
+    query_stride, key_stride, value_stride, num_heads, num_kv_heads, eps, key_scale, value_scale,
+    HAS_NORM: tl.constexpr, WRITES: tl.constexpr, D: tl.constexpr,
 ):  # fmt: skip
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     half = tl.arange(0, D // 2)
@@ -91,14 +92,15 @@ def _rotate_and_write_kernel(
         low, high = _rotated(row, angles, k_norm, eps, HAS_NORM, D)
         tl.store(row + half, low.to(key.dtype.element_ty))
         tl.store(row + D // 2 + half, high.to(key.dtype.element_ty))
-        slot = tl.load(slots + token)
-        if slot >= 0:
-            place = (slot * num_kv_heads + head) * D
-            tl.store(key_cache + place + half, low.to(key_cache.dtype.element_ty))
-            tl.store(key_cache + place + D // 2 + half, high.to(key_cache.dtype.element_ty))
-            columns = tl.arange(0, D)
-            taken = tl.load(value + token * value_stride + head * D + columns)
-            tl.store(value_cache + place + columns, taken)
+        if WRITES:
+            slot = tl.load(slots + token)
+            if slot >= 0:
+                place = (slot * num_kv_heads + head) * D
+                tl.store(key_cache + place + half, (low / key_scale).to(key_cache.dtype.element_ty))
+                tl.store(key_cache + place + D // 2 + half, (high / key_scale).to(key_cache.dtype.element_ty))
+                columns = tl.arange(0, D)
+                taken = tl.load(value + token * value_stride + head * D + columns).to(tl.float32) / value_scale
+                tl.store(value_cache + place + columns, taken.to(value_cache.dtype.element_ty))
 
 
 def rotate_and_write(
@@ -113,11 +115,13 @@ def rotate_and_write(
     q_norm: torch.Tensor | None = None,
     k_norm: torch.Tensor | None = None,
     eps: float = 0.0,
+    kv_scales: tuple[float, float] = (1.0, 1.0),
 ) -> None:
     """Normalise (where norms are given) and rotate query [T, Hq, D] and key [T, Hk, D] in place; write key and value to the cache.
 
     D is a power of two, all of it rotated, half-split; rows may be strided. `positions` int64 [T], `cos_sin_cache` float32
     [max_position, D], `kv_cache` (K, V) each [num_blocks, block_size, Hk, D], `slot_mapping` int64 [T]: negative slots are skipped.
+    A cache of 8-bit floats gets K and V divided by `kv_scales`, rounded, and cut at the largest of them.
     """
     num_tokens, num_heads, head_dim = query.shape
     num_kv_heads = key.shape[1]
@@ -125,6 +129,69 @@ def rotate_and_write(
     _rotate_and_write_kernel[(num_tokens, num_heads + num_kv_heads)](
         positions, slot_mapping, query, key, value,
         q_norm if has_norm else query, k_norm if has_norm else key, cos_sin_cache, *kv_cache,
-        query.stride(0), key.stride(0), value.stride(0), num_heads, num_kv_heads, eps,
-        HAS_NORM=has_norm, D=head_dim, num_warps=1,
+        query.stride(0), key.stride(0), value.stride(0), num_heads, num_kv_heads, eps, *kv_scales,
+        HAS_NORM=has_norm, WRITES=True, D=head_dim, num_warps=1,
     )  # fmt: skip
+
+
+def rotary_embedding(
+    positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor, cos_sin_cache: torch.Tensor
+) -> None:
+    """Rotate query [T, Hq, D] and key [T, Hk, D] in place, half-split; D is a power of two, rows may be strided.
+
+    `positions` int64 [T]; `cos_sin_cache` float32 [max_position, D]: all of a head is rotated.
+    """
+    num_tokens, num_heads, head_dim = query.shape
+    _rotate_and_write_kernel[(num_tokens, num_heads + key.shape[1])](
+        positions, positions, query, key, key, query, key, cos_sin_cache, key, key,
+        query.stride(0), key.stride(0), 0, num_heads, key.shape[1], 0.0, 1.0, 1.0,
+        HAS_NORM=False, WRITES=False, D=head_dim, num_warps=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _write_kernel(
+    key,
+    value,
+    slots,
+    key_cache,
+    value_cache,
+    key_stride,
+    value_stride,
+    num_kv_heads,
+    key_scale,
+    value_scale,
+    D: tl.constexpr,
+):
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    columns = tl.arange(0, D)
+    slot = tl.load(slots + token)
+    if slot >= 0:
+        place = (slot * num_kv_heads + head) * D + columns
+        k = tl.load(key + token * key_stride + head * D + columns).to(tl.float32) / key_scale
+        v = tl.load(value + token * value_stride + head * D + columns).to(tl.float32) / value_scale
+        tl.store(key_cache + place, k.to(key_cache.dtype.element_ty))
+        tl.store(value_cache + place, v.to(value_cache.dtype.element_ty))
+
+
+def write_kv(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv_cache: tuple[torch.Tensor, torch.Tensor],
+    slot_mapping: torch.Tensor,
+    kv_scales: tuple[float, float] = (1.0, 1.0),
+) -> None:
+    """Write row t of key and value [T, Hk, D] to slot `slot_mapping[t]` of the cache, as `rotate_and_write` does."""
+    num_tokens, num_kv_heads, head_dim = key.shape
+    _write_kernel[(num_tokens, num_kv_heads)](
+        key,
+        value,
+        slot_mapping,
+        *kv_cache,
+        key.stride(0),
+        value.stride(0),
+        num_kv_heads,
+        *kv_scales,
+        D=head_dim,
+        num_warps=1,
+    )

@@ -26,6 +26,10 @@ class AttentionSpec:
     """Each token sees itself and the `sliding_window - 1` tokens before it; 0 is full attention."""
     softcap: float = 0.0
     """Scores become softcap * tanh(scores / softcap) before the softmax; 0 is off."""
+    kv_dtype: torch.dtype | None = None
+    """Type of the cache; None is `dtype`."""
+    kv_scales: tuple[float, float] = (1.0, 1.0)
+    """What numbers of an 8-bit cache are multiplied by: keys, values."""
 
 
 class AttentionBackend(Protocol):

@@ -33,6 +33,8 @@ class PagedCPUAttention:
             reasons.append(f"runs on the CPU, not on {spec.device}")
         if spec.dtype not in SUPPORTED_DTYPES:
             reasons.append(f"computes in float32 or bfloat16, not in {str(spec.dtype).removeprefix('torch.')}")
+        if spec.kv_dtype not in (None, spec.dtype):
+            reasons.append("keeps KV in the type that it computes in")
         if spec.softcap:
             reasons.append("has no soft cap of scores")
         return reasons + _missing_kernels()

@@ -37,8 +37,8 @@ class SDPAAttention:
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
         """See `AttentionBackend.forward`."""
-        for cache, new in zip(kv_cache, (key, value), strict=True):
-            cache.flatten(0, 1).index_copy_(0, metadata.slot_mapping, new)
+        for cache, new, scale in zip(kv_cache, (key, value), self._spec.kv_scales, strict=True):
+            write_cache(cache, new, scale, metadata.slot_mapping)
         output = torch.empty_like(query, memory_format=torch.contiguous_format)
         starts = metadata.query_start.tolist()
         for row, seq_len in enumerate(metadata.seq_lens.tolist()):
@@ -52,7 +52,10 @@ class SDPAAttention:
         """Attend the last Q of one sequence's `seq_len` tokens: [Q, num_heads, head_dim] -> the same."""
         block_size = kv_cache[0].shape[1]
         blocks = block_table[: -(-seq_len // block_size)].long()
-        key, value = (cache[blocks].flatten(0, 1)[:seq_len].transpose(0, 1) for cache in kv_cache)
+        key, value = (
+            read_cache(cache, blocks, scale, query.dtype).flatten(0, 1)[:seq_len].transpose(0, 1)
+            for cache, scale in zip(kv_cache, self._spec.kv_scales, strict=True)
+        )
         mask = causal_mask(len(query), seq_len, self._spec.sliding_window, query.device)
         attended = self._scaled_dot_product(query.transpose(0, 1), key, value, mask)
         return attended.transpose(0, 1)
@@ -71,6 +74,23 @@ class SDPAAttention:
         scores = (spec.softcap * torch.tanh(scores / spec.softcap)).masked_fill(~mask, float("-inf"))
         weights = scores.softmax(-1, dtype=torch.float32).to(query.dtype)
         return weights @ value.repeat_interleave(groups, 0)
+
+
+def write_cache(cache: torch.Tensor, new: torch.Tensor, scale: float, slots: torch.Tensor) -> None:
+    """Write `new` [T, Hk, D] to `slots` [T] of a cache [num_blocks, block_size, Hk, D]; divided by `scale` where it holds 8-bit floats."""
+    if cache.dtype == torch.float8_e4m3fn:
+        largest = torch.finfo(cache.dtype).max
+        narrow = (new.float() / scale).clamp(-largest, largest).to(cache.dtype)
+        cache.view(torch.uint8).flatten(0, 1).index_copy_(0, slots, narrow.view(torch.uint8))
+    else:
+        cache.flatten(0, 1).index_copy_(0, slots, new)
+
+
+def read_cache(cache: torch.Tensor, blocks: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
+    """Return `blocks` [B] of a cache: [B, block_size, Hk, D] in `dtype`, times `scale` where it holds 8-bit floats."""
+    if cache.dtype == torch.float8_e4m3fn:
+        return (cache.view(torch.uint8)[blocks].view(cache.dtype).float() * scale).to(dtype)
+    return cache[blocks]
 
 
 def causal_mask(num_queries: int, seq_len: int, sliding_window: int, device: torch.device) -> torch.Tensor:

@@ -11,6 +11,7 @@ from xllm_runtime.attention.backend import AttentionBackend, AttentionSpec
 BACKENDS = {
     "paged_cpu": "xllm_runtime.attention.paged_cpu:PagedCPUAttention",
     "paged_cuda": "xllm_runtime.attention.paged_cuda:PagedCUDAAttention",
+    "paged_triton": "xllm_runtime.attention.paged_triton:PagedTritonAttention",
     "sdpa": "xllm_runtime.attention.sdpa:SDPAAttention",
 }
 """Fastest first; the last serves everything."""

@@ -72,6 +72,11 @@ class SparseMLP(nn.Module):
         self._operations = select_expert_operations(sizes, dtype, torch.get_default_device(), operations, kernels)
 
     @property
+    def can_be_captured(self) -> bool:
+        """Whether a step may be captured in a CUDA graph: torch alone reads back who chose which expert."""
+        return not isinstance(self._operations, TorchExperts)
+
+    @property
     def stacks(self) -> tuple[torch.Tensor, torch.Tensor]:
         """(gate_up [E, 2 I, H], down [E, H, I])."""
         sizes = self.sizes

@@ -11,6 +11,8 @@ from typing import Protocol, cast, runtime_checkable
 import torch
 
 KERNEL_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16,)}
+TRITON_DTYPES = (torch.bfloat16, torch.float16)
+"""What the Triton kernels serve where those of CUDA do not."""
 FUSED_HEAD_SIZES = (64, 128)
 KERNEL_NAMES = ("rms_norm", "add_rms_norm", "rotary_embedding", "silu_and_mul")
 
@@ -61,7 +63,15 @@ def select_operations(dtype: torch.dtype, device: torch.device, name: str = "aut
         if device.type == "cuda":
             return cast("Operations", import_module("xllm_kernels.cuda.ops"))
         return cast("Operations", import_module("xllm_kernels.ops"))
+    if name == "auto" and device.type == "cuda" and dtype in TRITON_DTYPES and _has_triton():
+        return cast("Operations", import_module("xllm_runtime.layers.triton_operations"))
     return cast("Operations", import_module("xllm_runtime.layers.torch_operations"))
+
+
+def _has_triton() -> bool:
+    from xllm_kernels.triton import why_no_triton
+
+    return why_no_triton() is None
 
 
 def _has_kernels(device: torch.device) -> bool:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from xllm_framework.errors import ModelLoadError
 from xllm_kernels.quantised_matrix import QuantisedMatrix, from_4_bits, from_8_bits, numbers, stack
+from xllm_runtime.layers.kv_scales import KVScaleSlot
 from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.parameter import ParameterSlot, WeightTarget, WeightTargets
 from xllm_runtime.layers.quantised_products import (
@@ -176,5 +177,11 @@ def new_linear(
 
 
 def kept_layers(targets: WeightTargets) -> frozenset[str]:
-    """Return the layers, by their names in a checkpoint, whose matrices are wanted as they are stored."""
-    return frozenset(name.rpartition(".")[0] for name, target in targets if isinstance(target.slot, MatrixSlot))
+    """Return what is wanted as it is stored: layers of matrices, and scales of a cache, by their names in a checkpoint."""
+    found = set()
+    for name, target in targets:
+        if isinstance(target.slot, MatrixSlot):
+            found.add(name.rpartition(".")[0])
+        elif isinstance(target.slot, KVScaleSlot):
+            found.add(name)
+    return frozenset(found)

@@ -44,7 +44,7 @@ class CUDAProducts:
         from xllm_kernels.triton import quantised_product as portable
 
         self._portable = portable
-        self._quantises_input = quantises_input
+        self._quantises_input = quantises_input and torch.cuda.get_device_capability(device) >= EIGHT_BIT_CAPABILITY
         self._can_stream = not explain("quantised_stream", str(device))
         self._device = device
 
@@ -53,12 +53,12 @@ class CUDAProducts:
         x = x.contiguous()
         if self._can_stream and len(x) <= STREAMED_ROWS:
             return self._stream(x, matrix, bias)
-        if len(x) <= PORTABLE_ROWS:
+        if not self._can_stream and len(x) <= PORTABLE_ROWS:
             return self._portable.quantised_product(x, matrix, bias)
-        if self._quantises_input and matrix.kind != WeightKind.INT4:
-            product = self._multiply_8_bits(x, matrix)
-            return product if bias is None else product + bias
-        return F.linear(x, self._portable.plain_numbers(matrix, x.dtype), bias)
+        product = self._multiply_8_bits(x, matrix) if self._quantises_input and len(x) > MIN_8_BIT_ROWS else None
+        if product is None:
+            return F.linear(x, self._portable.plain_numbers(matrix, x.dtype), bias)
+        return product if bias is None else product + bias
 
     def _stream(self, x: torch.Tensor, matrix: QuantisedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
         from xllm_kernels.cuda.decode import shared_workspace
@@ -68,27 +68,38 @@ class CUDAProducts:
         quantised_stream(x, matrix, shared_workspace(self._device), out=out, bias=bias)
         return out
 
-    def _multiply_8_bits(self, x: torch.Tensor, matrix: QuantisedMatrix) -> torch.Tensor:
-        """[T, k] -> [T, n], x quantised token by token: fp8 by `torch._scaled_mm`, int8 by `torch._int_mm`."""
-        stored = matrix.values.view(self._portable.STORED[matrix.kind]).t()
+    def _multiply_8_bits(self, x: torch.Tensor, matrix: QuantisedMatrix) -> torch.Tensor | None:
+        """[T, k] -> [T, n], x quantised token by token; None where no library multiplies so."""
+        portable, row_scales = self._portable, matrix.row_scales
+        if matrix.kind == WeightKind.INT4:
+            return None
+        stored = matrix.values.view(portable.STORED[matrix.kind]).t()
         if matrix.kind == WeightKind.INT8:
-            values, scales = self._portable.quantise_rows(x, matrix.kind)
-            sums = torch._int_mm(values, stored).float() * scales
-            return (sums if matrix.row_scales is None else sums * matrix.row_scales).to(x.dtype)
-        if matrix.block_scales is None:
-            values, scales = self._portable.quantise_rows(x, matrix.kind)
-            row_scales = matrix.row_scales if matrix.row_scales is not None else scales.new_ones(matrix.n)
-            product: torch.Tensor = torch._scaled_mm(
-                values, stored, scale_a=scales, scale_b=row_scales.unsqueeze(0), out_dtype=torch.bfloat16
-            )
-            return product.to(x.dtype)
-        return F.linear(x, self._portable.plain_numbers(matrix, x.dtype))
+            values, scales = portable.quantise_rows(x, matrix.kind)
+            sums: torch.Tensor = torch._int_mm(values, stored)
+            scaled: torch.Tensor = portable.scale_sums(sums, scales, row_scales, x.dtype)
+            return scaled
+        if matrix.block_scales is not None:
+            if matrix.n % GROUP_COLUMNS or matrix.k % (4 * GROUP_COLUMNS):
+                return None
+            values, scales = portable.quantise_rows(x, matrix.kind, GROUP_COLUMNS)
+            weight_scales = matrix.block_scales.t()
+        else:
+            values, scales = portable.quantise_rows(x, matrix.kind)
+            weight_scales = (scales.new_ones(matrix.n) if row_scales is None else row_scales).unsqueeze(0)
+        product: torch.Tensor = torch._scaled_mm(
+            values, stored, scale_a=scales, scale_b=weight_scales, out_dtype=torch.bfloat16
+        )
+        return product.to(x.dtype)
 
 
 STREAMED_ROWS = 32
 """Rows up to which the CUDA kernel serves."""
-PORTABLE_ROWS = 128
+PORTABLE_ROWS = 64
 """Rows up to which the Triton kernel is faster than making the matrix plain."""
+MIN_8_BIT_ROWS = 16
+"""`torch._int_mm` wants more."""
+EIGHT_BIT_CAPABILITY = (9, 0)
 
 
 def select_products(device: torch.device, dtype: torch.dtype, *, quantises_input: bool) -> QuantisedProducts:

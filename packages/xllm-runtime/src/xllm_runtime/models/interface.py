@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KVCacheShape:
-    """KV of one layer for one token: `num_kv_heads` heads of `head_dim` numbers of `dtype`, for K and for V."""
+    """KV of one layer for one token: `num_kv_heads` heads of `head_dim` numbers of `dtype`, for K and for V.
+
+    8-bit floats are uint8 here, so that whoever moves blocks finds every operation of torch.
+    """
 
     num_kv_heads: int
     head_dim: int

@@ -7,7 +7,8 @@ Knows model classes by name only; each is imported when it is considered. A clas
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +84,18 @@ def select_model(args: ModelArgs, config: ModelConfig) -> ModelChoice:
 def model_class(architecture: str) -> Any:
     """Return the class of the `python` implementation of `architecture`, which `MODELS` names."""
     return _load(MODELS[architecture])
+
+
+def with_kv_dtype(choice: ModelChoice, kv_dtype: torch.dtype | None) -> ModelChoice:
+    """Return `choice` for a cache of `kv_dtype`, None being the model's own type; raises `UnsupportedModel` where it has no other."""
+    if kv_dtype is None:
+        return choice
+    if not getattr(choice.build, "takes_kv_dtype", False):
+        raise UnsupportedModel(
+            f"kv_cache_dtype fp8 is not served by the {choice.model_impl} implementation of this model"
+        )
+    build: Any = choice.build
+    return replace(choice, build=partial(build, kv_dtype=kv_dtype))
 
 
 def supported_architectures() -> list[str]:

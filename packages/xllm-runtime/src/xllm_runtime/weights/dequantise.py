@@ -17,7 +17,7 @@ from xllm_runtime.weights.quantisation import QuantisationScheme
 
 OPTIONAL_PIECES = frozenset({"g_idx"})
 DROPPED_PIECES = frozenset({"input_scale", "weight_zero_point", "k_scale", "v_scale"})
-"""For inputs that are quantised with fixed scales, of symmetric weights, and of a quantised cache: not needed here."""
+"""For inputs that are quantised with fixed scales, of symmetric weights, and of a quantised cache: left out unless they are `kept`."""
 QUANTISED_DTYPES = (torch.float8_e4m3fn, torch.int8)
 
 
@@ -35,7 +35,7 @@ def dequantised(
     required = scheme.pieces - OPTIONAL_PIECES
     for name, tensor in weights:
         layer, _, piece = name.rpartition(".")
-        if piece in DROPPED_PIECES and layer:
+        if piece in DROPPED_PIECES and layer and name not in kept:
             continue
         if piece not in scheme.pieces or (piece == "weight" and tensor.dtype not in QUANTISED_DTYPES):
             yield name, tensor

@@ -25,7 +25,7 @@ from xllm_runtime.executor.selection import select_executor
 from xllm_runtime.memory.block_payloads import payload_bytes, read_payloads, write_payloads
 from xllm_runtime.memory.host_blocks import HostBlocks, KVTensors
 from xllm_runtime.models.interface import HasStates
-from xllm_runtime.models.registry import ModelChoice, select_model
+from xllm_runtime.models.registry import ModelChoice, select_model, with_kv_dtype
 from xllm_runtime.platform import select_platform
 from xllm_runtime.sampling.logprob_rows import LogprobRows
 from xllm_runtime.sampling.logprobs import prompt_logprobs
@@ -42,7 +42,7 @@ from xllm_runtime.worker.kv_cache import (
 )
 from xllm_runtime.worker.kv_tensors import allocate, allocate_states
 from xllm_runtime.worker.layer_binding import bind_layers, state_shapes
-from xllm_runtime.worker.loading import load_model, select_dtype
+from xllm_runtime.worker.loading import KV_DTYPES, load_model, select_dtype
 
 
 class LLMWorker:
@@ -57,7 +57,8 @@ class LLMWorker:
         self._config = config
         self._platform = select_platform(config.model.device)
         self._platform.set_threads(config.execution.threads)
-        choice = self.choose_model(args, config.model)
+        kv_dtype = KV_DTYPES[config.kv_cache.kv_cache_dtype]
+        choice = with_kv_dtype(self.choose_model(args, config.model), kv_dtype)
         dtype = select_dtype(config.model, args, self._platform)
         self._model = load_model(choice, files, args, config.load, dtype, self._platform.device)
         self._executor = select_executor(

@@ -21,6 +21,9 @@ from xllm_runtime.weights.dummy import fill_dummy_weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+KV_DTYPES = {"auto": None, "fp8": torch.float8_e4m3fn}
+"""Values of the option `kv_cache_dtype`; None is the model's own type."""
+
 logger = logging.getLogger(__name__)
 
 

@@ -76,6 +76,8 @@ def _explain_native_vlm(config: XLLMConfig, files: ModelFiles, args: ModelArgs) 
 
 
 def _explain_native(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> list[str]:
+    if config.kv_cache.kv_cache_dtype != "auto":
+        return [f"it keeps no KV in {config.kv_cache.kv_cache_dtype}"]
     if config.model.model_impl not in ("auto", "native"):
         return [f"model_impl {config.model.model_impl} is asked for"]
     if not selects_cpu(config.model.device):

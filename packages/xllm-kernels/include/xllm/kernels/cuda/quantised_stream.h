@@ -13,10 +13,10 @@ enum class HalfType : int { bfloat16 = 0, float16 = 1 };
 
 // out = epilogue(norm(x) W^T + bias); x, norm_weight, bias and out in one 16-bit type, sums in float32. W [n, k] is stored as
 //   8 bits: [n, k] bytes, W = value * row_scales[row] * block_scales[row / 128, column / 128], each factor 1 where its pointer is null;
-//   int4: [n, k / 2] bytes, columns in the order of kColumnOrder below; W = (nibble - zero) * scale, where groups[column / 128, row]
+//   int4: [n, k / 2] bytes, in boxes as below; W = (nibble - zero) * scale, where groups[column / 128, row]
 //   holds a float32 scale whose 5 low bits are the zero point (0 to 31).
-// A box of int4 is 256 columns: byte 16 (2 t + h) + 4 w + b of its 128 holds, for t < 4, h < 2, w < 4, b < 4, the columns
-//   128 h + 32 t + 8 w + {b even: b, b + 2 -> low nibbles of ...}: see quantised.py, which packs them, and dequantise.cuh.
+// A box of int4 is 256 columns in 128 bytes: 16-byte piece 2 t + h holds columns 128 h + 32 t and the 31 after them, its 32-bit word w
+// eight of these; nibble i of a word, the lowest first, is the word's column 2 i, or 2 (i - 4) + 1 from nibble 4 on.
 struct QuantisedStreamArgs {
   const void* x;             // [batch, k]
   const void* weight;
@@ -37,13 +37,16 @@ struct QuantisedStreamArgs {
   Epilogue epilogue;
   WeightKind kind;
   HalfType type;
-  int configuration;         // 0 chooses; else 100 * (row tiles) + 10 * log2(slices of k) + (blocks a multiprocessor)
+  int configuration;         // 0 chooses; else 1000 * (x in the ring) + 100 * (row tiles) + 10 * log2(slices of k) + (blocks a multiprocessor)
 };
 
 constexpr int kQuantisedStreamMaxBatch = 32;
 
 // nullptr when a product of these sizes is served, else what stands against it.
 const char* why_no_quantised_stream(int64_t n, int64_t k, Epilogue epilogue);
+
+// Whether x of these sizes can be normed on its way; others must come normed.
+bool quantised_stream_norms(int64_t batch, int64_t k);
 
 // Throws std::invalid_argument for what why_no_quantised_stream refuses or too small a workspace, std::runtime_error for CUDA's errors.
 void quantised_stream(const QuantisedStreamArgs& args, void* stream);

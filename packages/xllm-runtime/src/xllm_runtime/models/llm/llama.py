@@ -11,7 +11,7 @@ one model; what differs in more than a setting gets a file of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, cast
 
 import torch
@@ -29,6 +29,7 @@ from xllm_runtime.layers.parameter import WeightTargets, fill_targets
 from xllm_runtime.layers.quantised_linear import kept_layers, new_linear
 from xllm_runtime.layers.rotary import RotaryEmbedding
 from xllm_runtime.models.interface import KVCacheShape
+from xllm_runtime.layers.kv_scales import kv_scale_targets
 from xllm_runtime.models.llama_settings import explain_llama
 from xllm_runtime.weights.quantisation import QuantisationScheme, quantisation_of
 
@@ -55,6 +56,8 @@ class Blueprint:
 
     def linear(self, in_features: int, *parts: tuple[str, int], has_bias: bool) -> Linear:
         """Return a new linear layer of `parts`: (name in the checkpoint, output rows)."""
+    kv_dtype: torch.dtype | None = None
+    """Type of the cache; None: `dtype`."""
         return new_linear(
             in_features, parts, has_bias=has_bias, dtype=self.dtype, scheme=self.quantisation, kept=self.kept
         )
@@ -81,7 +84,8 @@ class LlamaAttention(nn.Module):
         self.k_norm = blueprint.norm(args.head_dim) if args.has_qk_norm else None
         self.rotary = blueprint.rotary
         self._operations, self._eps = blueprint.operations, args.rms_norm_eps
-        self._spec = attention_spec(args, layer, blueprint.dtype)
+        self._spec = replace(attention_spec(args, layer, blueprint.dtype), kv_dtype=blueprint.kv_dtype)
+        self._attention_backend = blueprint.attention_backend
         self._attention = select_attention(self._spec, blueprint.attention_backend)
         self._kv_cache: tuple[torch.Tensor, torch.Tensor] | None = None
         self.group = 0
@@ -95,8 +99,20 @@ class LlamaAttention(nn.Module):
         return self._kv_cache
 
     def bind_kv_cache(self, kv_cache: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Use (K, V), each [num_blocks, block_size, num_kv_heads, head_dim], from now on."""
-        self._kv_cache = kv_cache
+        """Use (K, V), each [num_blocks, block_size, num_kv_heads, head_dim], from now on; bytes where numbers have 8 bits."""
+        keys, values = kv_cache
+        kv_dtype = self._spec.kv_dtype
+        self._kv_cache = (keys, values) if kv_dtype is None else (keys.view(kv_dtype), values.view(kv_dtype))
+
+    @property
+    def kv_scales(self) -> tuple[float, float]:
+        """What keys and values in a cache of 8 bits are multiplied by."""
+        return self._spec.kv_scales
+
+    def set_kv_scales(self, scales: tuple[float, float]) -> None:
+        """Use `scales` from now on; the cache must not be in use yet."""
+        self._spec = replace(self._spec, kv_scales=scales)
+        self._attention = select_attention(self._spec, self._attention_backend)
 
     def wrap_attention(self, wrap: Callable[[AttentionBackend, AttentionSpec], AttentionBackend]) -> None:
         """Put what `wrap` makes of the attention backend in its place."""
@@ -150,6 +166,8 @@ class LlamaMLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]."""
+        if self._spec.kv_dtype is not None:
+            yield from kv_scale_targets(prefix, self)
         output: torch.Tensor = self.down_proj(self._operations.silu_and_mul(self.gate_up_proj(x)))
         return output
 
@@ -214,12 +232,12 @@ class LlamaForCausalLM(nn.Module):
     ) -> None:
         super().__init__()
         self.args = args
-        self._dtype = dtype
+        self._dtype, self._kv_dtype = dtype, kv_dtype
         chosen = select_operations(dtype, torch.get_default_device(), operations)
         self.embed_tokens = Embedding(args.vocab_size, args.hidden_size, dtype)
         self.rotary = rotary_class(args, chosen)
         scheme = quantisation_of(args)
-        blueprint = Blueprint(args, dtype, chosen, self.rotary, attention_backend, operations, scheme, kept)
+        blueprint = Blueprint(args, dtype, chosen, self.rotary, attention_backend, operations, scheme, kept, kv_dtype)
         self.layers = nn.ModuleList(
             self.layer_class(blueprint, layer, self.feed_forward(blueprint, layer)) for layer in range(args.num_layers)
         )
@@ -232,20 +250,26 @@ class LlamaForCausalLM(nn.Module):
         return explain_llama(args)
 
     def feed_forward(self, blueprint: Blueprint, layer: int) -> nn.Module:
+    takes_kv_dtype: ClassVar[bool] = True
+    """Whether the class can keep KV in 8 bits."""
+
         """Return what stands behind the attention of `layer`: [T, hidden] -> [T, hidden]."""
         return LlamaMLP(blueprint)
 
     def kv_cache_shapes(self) -> list[KVCacheShape]:
         """See `CausalLM.kv_cache_shapes`."""
-        return [KVCacheShape(self.args.num_kv_heads, self.args.head_dim, self._dtype)] * self.args.num_layers
+        stored = self._dtype if self._kv_dtype is None else torch.uint8
+        return [KVCacheShape(self.args.num_kv_heads, self.args.head_dim, stored)] * self.args.num_layers
 
     def bind_kv_cache(self, caches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """See `CausalLM.bind_kv_cache`."""
+        kv_dtype: torch.dtype | None = None,
         for layer, kv_cache in zip(self.decoder_layers(), caches, strict=True):
             layer.self_attn.bind_kv_cache(kv_cache)
 
     def bind_layer_groups(self, groups: Sequence[LayerGroup]) -> None:
         """See `UsesLayerGroups.bind_layer_groups`."""
+        self.operations = chosen
         layers = self.decoder_layers()
         for index, group in enumerate(groups):
             for layer in group.layers:
@@ -323,4 +347,9 @@ def attention_spec(args: ModelArgs, layer: int, dtype: torch.dtype) -> Attention
         dtype=dtype,
         device=torch.get_default_device(),
         sliding_window=args.sliding_window if args.sliding_window and layer in args.sliding_window_layers else 0,
+    @property
+    def keeps_kv_in_8_bits(self) -> bool:
+        """Whether the KV cache holds 8-bit floats."""
+        return self._kv_dtype is not None
+
     )

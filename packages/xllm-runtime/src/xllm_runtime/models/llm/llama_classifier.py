@@ -16,6 +16,8 @@ from xllm_runtime.models.llm.llama import LlamaForCausalLM
 class LlamaForSequenceClassification(LlamaForCausalLM):
     """`CausalLM` whose logits [R, num_labels] are those of labels."""
 
+    takes_kv_dtype = False
+
     def __init__(self, args: ModelArgs, dtype: torch.dtype) -> None:
         super().__init__(args, dtype)
         self.score = Embedding(args.num_labels, args.hidden_size, dtype)

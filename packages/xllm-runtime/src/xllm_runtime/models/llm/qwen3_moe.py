@@ -12,6 +12,7 @@ from torch import nn
 
 from xllm_framework.model import ModelArgs
 from xllm_runtime.layers.experts import ExpertSizes, SparseMLP
+from xllm_runtime.layers.quantised_experts import QuantisedSparseMLP, explain_quantised_experts
 from xllm_runtime.models.llm.llama import Blueprint, LlamaForCausalLM
 
 FUSED_GATE_UP, FUSED_DOWN = ".mlp.experts.gate_up_proj", ".mlp.experts.down_proj"
@@ -26,6 +27,9 @@ class Qwen3MoeForCausalLM(LlamaForCausalLM):
         if not is_sparse(self.args, layer):
             return super().feed_forward(blueprint, layer)
         sizes = ExpertSizes.from_config(self.args.raw, self.args.hidden_size)
+        scheme = blueprint.quantisation
+        if scheme is not None and not explain_quantised_experts(sizes, blueprint.dtype, scheme, kept=blueprint.kept):
+            return QuantisedSparseMLP(sizes, blueprint.dtype, blueprint.operations, scheme)
         return SparseMLP(sizes, blueprint.dtype, blueprint.operations, blueprint.expert_kernels)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
