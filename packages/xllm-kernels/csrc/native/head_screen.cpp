@@ -28,8 +28,10 @@ constexpr int64_t kWorthwhileShare = 3;
 // After so many in a row steps go without a screen, after each further one for twice as long, up to 2^6 - 1.
 constexpr int64_t kVainSteps = 2;
 constexpr int64_t kMostVainSteps = 6;
-// Rows whose mean one thread adds up: a fixed number, so that the centre is the same for every number of threads.
-constexpr int64_t kRowsPerSum = 2048;
+// Rows whose mean one thread adds up: a fixed number, so that the centre is the same for every number of threads. Any
+// centre keeps the bounds true, so that every eighth row is enough.
+constexpr int64_t kRowsPerSum = 4096;
+constexpr int64_t kCentreStep = 8;
 
 template <class Body>
 void for_items(int64_t num_items, Body&& body) {
@@ -47,7 +49,8 @@ void find_centre(const PackedMatrix& head, float* centre) {
   for_items(num_sums, [&](int64_t part) {
     std::vector<float> row(static_cast<size_t>(size));
     double* sum = &sums[static_cast<size_t>(part * size)];
-    for (int64_t r = part * kRowsPerSum; r < std::min((part + 1) * kRowsPerSum, head.num_outputs); ++r) {
+    for (int64_t r = part * kRowsPerSum; r < std::min((part + 1) * kRowsPerSum, head.num_outputs);
+         r += kCentreStep) {
       unpack_row(head, r, row.data());
       for (int64_t k = 0; k < size; ++k) sum[k] += static_cast<double>(row[static_cast<size_t>(k)]);
     }
@@ -55,7 +58,8 @@ void find_centre(const PackedMatrix& head, float* centre) {
   for (int64_t k = 0; k < size; ++k) {
     double sum = 0.0;
     for (int64_t part = 0; part < num_sums; ++part) sum += sums[static_cast<size_t>(part * size + k)];
-    const float mean = static_cast<float>(sum / static_cast<double>(head.num_outputs));
+    const int64_t num_rows = (head.num_outputs + kCentreStep - 1) / kCentreStep;
+    const float mean = static_cast<float>(sum / static_cast<double>(num_rows));
     centre[k] = std::isfinite(mean) ? mean : 0.0f;
   }
 }
@@ -66,27 +70,46 @@ float half_above(float value) {
   return float_of_half(bits) >= value ? float_of_half(bits) : float_of_half(static_cast<uint16_t>(bits + 1));
 }
 
-// One lane of one group: 4-bit steps from the least value, its scale and minimum. Returns the square of the error.
-double quantise_group(const float* x, int64_t count, uint8_t* group, int64_t lane) {
-  const auto [least, most] = std::minmax_element(x, x + count);
-  const float minimum = float_of_half(half_of_float(*least));
-  const float scale = half_above(std::max(*most - minimum, 0.0f) / 15.0f);
+// By how much of the numbers at hand a few operations on floats may be wrong.
+constexpr double kFloatRounding = 0x1p-21;
+// Lanes that a compiler keeps in registers.
+constexpr int64_t kLanes = 8;
+
+// One lane of a group of 32: 4-bit steps from the least value, its scale and minimum. Returns the square of the error.
+float quantise_group(const float* x, uint8_t* group, int64_t lane) {
+  float least[kLanes], most[kLanes], errors[kLanes] = {};
+  std::copy_n(x, kLanes, least);
+  std::copy_n(x, kLanes, most);
+  for (int64_t i = kLanes; i < kBlockInputs; i += kLanes)
+    for (int64_t l = 0; l < kLanes; ++l) {
+      least[l] = std::min(least[l], x[i + l]);
+      most[l] = std::max(most[l], x[i + l]);
+    }
+  const float minimum = float_of_half(half_of_float(*std::min_element(least, least + kLanes)));
+  const float range = *std::max_element(most, most + kLanes) - minimum;
+  const float scale = half_above(std::max(range, 0.0f) / 15.0f);
+  const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+  int32_t steps[kBlockInputs];
+  for (int64_t i = 0; i < kBlockInputs; i += kLanes)
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const float wanted = std::min(std::max((x[i + l] - minimum) * inverse, 0.0f), 15.0f);
+      steps[i + l] = static_cast<int32_t>(wanted + 0.5f);
+      const float error = x[i + l] - (scale * static_cast<float>(steps[i + l]) + minimum);
+      errors[l] += error * error;
+    }
   const uint16_t halves[] = {half_of_float(scale), half_of_float(minimum)};
   std::memcpy(group + 2 * lane, &halves[0], 2);
   std::memcpy(group + 2 * (kTileOutputs + lane), &halves[1], 2);
   uint8_t* quads = group + 4 * kTileOutputs + 4 * lane;
-  double error = 0.0;
-  for (int64_t i = 0; i < count; ++i) {
-    const float steps = scale > 0.0f ? std::clamp(std::nearbyint((x[i] - minimum) / scale), 0.0f, 15.0f) : 0.0f;
-    const double copy = static_cast<double>(scale) * static_cast<double>(steps) + static_cast<double>(minimum);
-    const double difference = static_cast<double>(x[i]) - copy;
-    error += difference * difference;
-    uint8_t& both = quads[i / 8 * 4 * kTileOutputs + i % 4];
-    both = static_cast<uint8_t>(both | static_cast<unsigned>(steps) << (i % 8 < 4 ? 0 : 4));
-  }
+  for (int64_t i = 0; i < kBlockInputs; i += 8)
+    for (int64_t k = 0; k < 4; ++k)
+      quads[i / 8 * 4 * kTileOutputs + k] = static_cast<uint8_t>(steps[i + k] | steps[i + 4 + k] << 4);
+  float error = 0.0f;
+  for (const float part : errors) error += part;
   return error;
 }
 
+// `row` has room for whole groups of 32; what lies behind the inputs repeats the last one, which costs nothing.
 void fill_row(const PackedMatrix& head, int64_t output, HeadScreen& screen, std::vector<float>& row) {
   const int64_t size = head.num_inputs, lane = output % kTileOutputs;
   uint8_t* tile = const_cast<uint8_t*>(screen.rest.tiles) + output / kTileOutputs * cpu::tile_bytes(screen.rest);
@@ -97,13 +120,15 @@ void fill_row(const PackedMatrix& head, int64_t output, HeadScreen& screen, std:
     value -= screen.centre[k];
     length += static_cast<double>(value) * static_cast<double>(value);
   }
+  std::fill(row.begin() + size, row.end(), row[static_cast<size_t>(size - 1)]);
   if (std::isfinite(static_cast<float>(length)))
-    for (int64_t first = 0, group = 0; first < size; first += kBlockInputs, ++group)
-      error += quantise_group(&row[static_cast<size_t>(first)], std::min(kBlockInputs, size - first),
-                              tile + group * cpu::group_bytes(screen.rest), lane);
+    for (int64_t first = 0; first < size; first += kBlockInputs, tile += cpu::group_bytes(screen.rest))
+      error += static_cast<double>(quantise_group(&row[static_cast<size_t>(first)], tile, lane));
   const bool is_finite = std::isfinite(static_cast<float>(length + error));
-  screen.errors[output] = is_finite ? std::nextafter(static_cast<float>(std::sqrt(error)), kInfinity) : kInfinity;
-  screen.lengths[output] = is_finite ? std::nextafter(static_cast<float>(std::sqrt(length)), kInfinity) : 0.0f;
+  length = std::sqrt(length) * (1.0 + kFloatRounding);
+  error = std::sqrt(error) * (1.0 + kBlockInputs * kFloatRounding) + kFloatRounding * length;
+  screen.errors[output] = is_finite ? std::nextafter(static_cast<float>(error), kInfinity) : kInfinity;
+  screen.lengths[output] = is_finite ? std::nextafter(static_cast<float>(length), kInfinity) : 0.0f;
 }
 
 // What products read of a row, as numbers.
@@ -252,7 +277,7 @@ PackedMatrix screen_matrix(const PackedMatrix& head) {
 void fill_screen(const PackedMatrix& head, HeadScreen& screen) {
   find_centre(head, screen.centre);
   for_items(cpu::num_tiles(head), [&](int64_t tile) {
-    std::vector<float> row(static_cast<size_t>(head.num_inputs));
+    std::vector<float> row(static_cast<size_t>(cpu::round_up(head.num_inputs, kBlockInputs)));
     for (int64_t output = tile * kTileOutputs; output < (tile + 1) * kTileOutputs; ++output) {
       if (output < head.num_outputs) {
         fill_row(head, output, screen, row);
