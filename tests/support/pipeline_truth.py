@@ -14,7 +14,7 @@ from xllm_framework.model.image_pipeline import read_image_pipeline
 from xllm_framework.request.image_params import ImageParams, RawImage
 from xllm_runtime.models.dit.autoencoders import to_pixels
 from xllm_runtime.models.dit.denoiser import denoise
-from xllm_runtime.models.dit.loading import load_pipeline
+from xllm_runtime.models.dit.loading import load_pipeline, pack_blocks
 from xllm_runtime.models.dit.pipelines.interface import Pipeline
 
 CPU = torch.device("cpu")
@@ -22,8 +22,10 @@ NO_T5 = {"text_encoder_3": None, "tokenizer_3": None}
 
 
 def load_ours(folder: Path, **settings: Any) -> Pipeline:
-    """Return our pipeline of a folder, in float32 on the CPU."""
-    return load_pipeline(folder, read_image_pipeline(folder), torch.float32, CPU, **settings)
+    """Return our pipeline of a folder, in float32 on the CPU, as the worker has it."""
+    pipeline = load_pipeline(folder, read_image_pipeline(folder), torch.float32, CPU, **settings)
+    pack_blocks(pipeline.transformer)
+    return pipeline
 
 
 def load_theirs(folder: Path, class_name: str) -> Any:
@@ -31,7 +33,7 @@ def load_theirs(folder: Path, class_name: str) -> Any:
     import diffusers
 
     pipeline_class = getattr(diffusers, class_name)
-    if class_name == "QwenImageEditPipeline":
+    if class_name.startswith("QwenImageEdit"):
         pipeline = pipeline_class.from_pretrained(folder, processor=None)
         pipeline.processor = tiny_pipelines.ImageAndText(pipeline.tokenizer)
     else:

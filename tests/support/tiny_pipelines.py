@@ -146,8 +146,10 @@ def save_flux(
     return _saved(pipeline, folder)
 
 
-def save_sd3(folder: Path, *, qk_norm: str | None = None, has_t5: bool = True) -> Path:
-    """Save a Stable Diffusion 3 pipeline."""
+def save_sd3(
+    folder: Path, *, qk_norm: str | None = None, has_t5: bool = True, dual_attention_layers: tuple[int, ...] = ()
+) -> Path:
+    """Save a Stable Diffusion 3 pipeline, or one of 3.5 medium, whose first layers have a second attention."""
     import diffusers
 
     torch.manual_seed(0)
@@ -164,6 +166,7 @@ def save_sd3(folder: Path, *, qk_norm: str | None = None, has_t5: bool = True) -
         out_channels=4,
         pos_embed_max_size=12,
         qk_norm=qk_norm,
+        dual_attention_layers=dual_attention_layers,
     )
     _give_weight(transformer)
     pipeline = diffusers.StableDiffusion3Pipeline(
@@ -180,8 +183,8 @@ def save_sd3(folder: Path, *, qk_norm: str | None = None, has_t5: bool = True) -
     return _saved(pipeline, folder)
 
 
-def save_qwen_image(folder: Path, *, is_editing: bool = False) -> Path:
-    """Save a Qwen-Image pipeline, or one of Qwen-Image-Edit."""
+def save_qwen_image(folder: Path, class_name: str = "QwenImagePipeline") -> Path:
+    """Save a Qwen-Image pipeline, or one of Qwen-Image-Edit or Edit-Plus."""
     import diffusers
 
     torch.manual_seed(0)
@@ -212,9 +215,10 @@ def save_qwen_image(folder: Path, *, is_editing: bool = False) -> Path:
         "tokenizer": tokenizer("<pad>", "</s>", 2048),
         "transformer": transformer,
     }
-    if not is_editing:
-        return _saved(diffusers.QwenImagePipeline(**parts), folder)
-    _saved(diffusers.QwenImageEditPipeline(**parts, processor=None), folder)
+    pipeline_class = getattr(diffusers, class_name)
+    if class_name == "QwenImagePipeline":
+        return _saved(pipeline_class(**parts), folder)
+    _saved(pipeline_class(**parts, processor=None), folder)
     image_processor().save_pretrained(folder / "processor")
     _add_to_index(folder, {"processor": ["transformers", "Qwen2VLProcessor"]})
     return folder
@@ -316,16 +320,20 @@ def _qwen_vl() -> Qwen2_5_VLForConditionalGeneration:
 
 
 class ImageAndText:
-    """What Qwen's processor does with one image, without the video half of it, which needs torchvision."""
+    """What Qwen's processor does with images, without the video half of it, which needs torchvision."""
 
     def __init__(self, text_tokenizer: Any) -> None:
         self._tokenizer = text_tokenizer
 
-    def __call__(self, *, text: list[str], images: Image.Image, padding: bool, return_tensors: str) -> Any:
-        """Return input ids with a place for each piece of the image, and the image's pixels."""
-        inputs = image_processor()(images=[images], return_tensors="pt")
-        num_places = int(inputs["image_grid_thw"][0].prod()) // 4
-        whole = [line.replace("<|image_pad|>", "<|image_pad|>" * num_places) for line in text]
+    def __call__(self, *, text: list[str], images: Any, padding: bool, return_tensors: str) -> Any:
+        """Return input ids with a place for each piece of the images, and the images' pixels."""
+        inputs = image_processor()(images=images if isinstance(images, list) else [images], return_tensors="pt")
+        whole = []
+        for line in text:
+            first, *parts = line.split("<|image_pad|>")
+            for grid, part in zip(inputs["image_grid_thw"], parts, strict=True):
+                first += "<|image_pad|>" * (int(grid.prod()) // 4) + part
+            whole.append(first)
         inputs.update(self._tokenizer(whole, padding=padding, return_tensors=return_tensors))
         inputs["mm_token_type_ids"] = (inputs["input_ids"] == VOCABULARY["<|image_pad|>"]).int()
         return inputs

@@ -120,7 +120,7 @@ def test_caches_of_neighbours_do_not_mix(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 def test_images_to_edit_share_a_batch(tmp_path: Path) -> None:
-    pipeline = load_ours(tiny_pipelines.save_qwen_image(tmp_path, is_editing=True), edited_area=64 * 64)
+    pipeline = load_ours(tiny_pipelines.save_qwen_image(tmp_path, "QwenImageEditPipeline"), edited_area=64 * 64)
     given = [raw(tiny_pipelines.picture(40, 40, seed)) for seed in range(3)]
     requests = [ImageParams(PROMPTS[index], 32, 32, 3, seed=index, images=[given[index]]) for index in range(3)]
     expected = [alone(pipeline, params) for params in requests]

@@ -12,12 +12,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 
 from support import tiny_pipelines
 from support.asgi import Answer, call
 from xllm_framework.config import ServiceConfig
 from xllm_runtime.master.dit import DiTMaster
+from xllm_runtime.worker import dit as worker
 from xllm_server.app import build_app
 from xllm_server.state import ServerState
 
@@ -126,6 +128,34 @@ def test_the_predecessors_route(digits: DiTMaster) -> None:
     assert [(result["width"], result["height"], result["seed"]) for result in results] == [(32, 32, 9), (32, 32, 10)]
     assert Image.open(io.BytesIO(base64.b64decode(results[0]["image"]))).format == "PNG"
     assert content["id"] == "imggen-mine"
+
+
+TENSOR = {"name": "t", "datatype": "FP32", "shape": [1, 2], "contents": {"fp32_contents": [0.0, 1.0]}}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "prompt_embed",
+        "pooled_prompt_embed",
+        "negative_prompt_embed",
+        "negative_pooled_prompt_embed",
+        "latent",
+        "masked_image_latent",
+    ],
+)
+@pytest.mark.parametrize("prompt", [{}, {"prompt": "three"}])
+def test_the_predecessors_tensors_are_refused_by_name(digits: DiTMaster, name: str, prompt: dict[str, str]) -> None:
+    answer = ask(digits, "/v1/image/generation", {"input": {**prompt, name: TENSOR}})
+    assert answer.status == 400, answer.body
+    assert answer.error["param"] == f"input.{name}"
+    assert name in answer.error["message"]
+
+
+def test_the_predecessors_route_needs_a_prompt_and_renorms_nothing(digits: DiTMaster) -> None:
+    assert ask(digits, "/v1/image/generation", {"input": {}}).error["param"] == "prompt"
+    body = {"input": {"prompt": "three"}, "parameters": {"enable_cfg_renorm": True}}
+    assert ask(digits, "/v1/image/generation", body).error["param"] == "parameters.enable_cfg_renorm"
 
 
 @pytest.mark.parametrize(
@@ -295,6 +325,31 @@ def test_a_hang_up_cancels(digits: DiTMaster) -> None:
     assert digits.num_in_flight == 0
     follow_up = ask(digits, "/v1/images/generations", generation())
     assert follow_up.status == 200
+
+
+@pytest.mark.parametrize(
+    "error",
+    [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("DefaultCPUAllocator: can't allocate memory")],
+)
+@pytest.mark.parametrize("stage", ["denoise", "to_pixels"])
+def test_out_of_memory_fails_that_batch_alone(
+    digits: DiTMaster, monkeypatch: pytest.MonkeyPatch, error: Exception, stage: str
+) -> None:
+    whole = getattr(worker, stage)
+    batches: list[int] = []
+
+    def once_out_of_memory(*given: Any) -> Any:
+        batches.append(1)
+        if len(batches) == 1:
+            raise error
+        return whole(*given)
+
+    monkeypatch.setattr(worker, stage, once_out_of_memory)
+    failed = ask(digits, "/v1/images/generations", generation(n=2))
+    assert failed.status == 503, failed.body
+    assert int(failed.headers["retry-after"]) > 0
+    assert "no memory" in failed.error["message"]
+    assert ask(digits, "/v1/images/generations", generation(n=2)).status == 200
 
 
 def test_the_page_of_an_image_model(digits: DiTMaster) -> None:

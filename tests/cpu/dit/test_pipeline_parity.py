@@ -94,6 +94,13 @@ def test_sd3(tmp_path: Path, qk_norm: str | None, has_t5: bool) -> None:
     compare(folder, "StableDiffusion3Pipeline", same, same)
 
 
+@pytest.mark.parametrize("qk_norm", [None, "rms_norm"])
+def test_sd3_with_a_second_attention_in_some_blocks(tmp_path: Path, qk_norm: str | None) -> None:
+    folder = tiny_pipelines.save_sd3(tmp_path, qk_norm=qk_norm, dual_attention_layers=(0, 1))
+    same = {"guidance_scale": 4.0, "negative_prompt": "fog", "max_sequence_length": 32}
+    compare(folder, "StableDiffusion3Pipeline", same, same)
+
+
 def test_sd3_without_guidance(tmp_path: Path) -> None:
     same = {"guidance_scale": 1.0, "max_sequence_length": 32}
     compare(tiny_pipelines.save_sd3(tmp_path), "StableDiffusion3Pipeline", same, same)
@@ -115,7 +122,7 @@ def test_qwen_image_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
     calculate = module.calculate_dimensions
     monkeypatch.setattr(module, "calculate_dimensions", lambda _, ratio: calculate(64 * 64, ratio))
-    folder = tiny_pipelines.save_qwen_image(tmp_path, is_editing=True)
+    folder = tiny_pipelines.save_qwen_image(tmp_path, "QwenImageEditPipeline")
     image = tiny_pipelines.picture(80, 40)
     same = {"true_cfg_scale": 3.0, "negative_prompt": "fog"}
     compare(
@@ -124,6 +131,27 @@ def test_qwen_image_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         {**same, "image": image},
         {**same, "images": [raw(image)]},
         edited_area=64 * 64,
+    )
+
+
+@pytest.mark.parametrize("sizes", [[(80, 40)], [(80, 40), (33, 70)]])
+def test_qwen_image_edit_plus_with_one_image_and_with_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[tuple[int, int]]
+) -> None:
+    from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as module
+
+    monkeypatch.setattr(module, "CONDITION_IMAGE_SIZE", 56 * 56)
+    monkeypatch.setattr(module, "VAE_IMAGE_SIZE", 64 * 64)
+    folder = tiny_pipelines.save_qwen_image(tmp_path, "QwenImageEditPlusPipeline")
+    images = [tiny_pipelines.picture(*size, seed=seed) for seed, size in enumerate(sizes)]
+    same = {"true_cfg_scale": 3.0, "negative_prompt": "fog"}
+    compare(
+        folder,
+        "QwenImageEditPlusPipeline",
+        {**same, "image": images},
+        {**same, "images": [raw(image) for image in images]},
+        edited_area=64 * 64,
+        shown_area=56 * 56,
     )
 
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 from xllm_framework.errors import ModelLoadError, UnsupportedModel
 from xllm_framework.model.json_file import read_json_object
 
-ImageInput = Literal["none", "control", "fill", "edit"]
-"""What a pipeline is given beside the prompt: nothing, one image to follow, one with a mask, or one to edit."""
+ImageInput = Literal["none", "control", "fill", "edit", "edit_several"]
+"""What a pipeline is given beside the prompt: nothing, one image to follow, one with a mask, one or several to edit."""
 DEFAULT_LATENT_SIZE = 128
 """Side of the latents that published models draw by default."""
 
@@ -122,6 +122,10 @@ def _qwen_image_edit(folder: Path, index: Mapping[str, Any]) -> dict[str, Any]:
     return _qwen_image(folder, index) | {"image_input": "edit"}
 
 
+def _qwen_image_edit_plus(folder: Path, index: Mapping[str, Any]) -> dict[str, Any]:
+    return _qwen_image(folder, index) | {"image_input": "edit_several", "default_num_steps": 40}
+
+
 def _sd3(folder: Path, _: Mapping[str, Any]) -> dict[str, Any]:
     config, factor = _configs(folder)
     size = config["sample_size"] * factor
@@ -158,6 +162,7 @@ _FAMILIES = {
     "FluxFillPipeline": _flux_fill,
     "QwenImagePipeline": _qwen_image,
     "QwenImageEditPipeline": _qwen_image_edit,
+    "QwenImageEditPlusPipeline": _qwen_image_edit_plus,
     "StableDiffusion3Pipeline": _sd3,
     "DiTPipeline": _class_dit,
 }

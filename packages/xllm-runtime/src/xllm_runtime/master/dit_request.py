@@ -20,6 +20,8 @@ from xllm_framework.request.image_params import CachePolicy, ImageParams, RawIma
 
 MAX_PROMPT_CHARACTERS = 32768
 MAX_GUIDANCE = 1000.0
+MAX_EDITED_IMAGES = 8
+"""Models that take several images are trained with up to three; each adds a megapixel's tokens to every step."""
 MAX_SEED = 2**63 - 1
 
 
@@ -168,10 +170,11 @@ class ImageRequestFactory:
 
     def _check_inputs(self, asked: ImageRequest) -> None:
         wanted = self._pipeline.image_input
-        num_wanted = 0 if wanted == "none" else 1
-        if len(asked.images) != num_wanted:
-            what = {"none": "no image", "control": "one image to follow", "fill": "one image", "edit": "one image"}
-            raise InvalidRequest(f"This model takes {what[wanted]}, not {len(asked.images)}.", "image")
+        fewest = 0 if wanted == "none" else 1
+        most = MAX_EDITED_IMAGES if wanted == "edit_several" else fewest
+        if not fewest <= len(asked.images) <= most:
+            what = "no image" if most == 0 else "one image" if most == 1 else f"one to {most} images"
+            raise InvalidRequest(f"This model takes {what}, not {len(asked.images)}.", "image")
         if wanted == "fill" and asked.mask is None:
             raise InvalidRequest("This model needs a mask of what to draw anew.", "mask")
         if wanted != "fill" and asked.mask is not None:

@@ -18,7 +18,7 @@ from xllm_framework.model.source import ModelFiles
 from xllm_framework.request.image_params import ImageParams, RawImage
 from xllm_runtime.models.dit.autoencoders import to_pixels
 from xllm_runtime.models.dit.denoiser import denoise
-from xllm_runtime.models.dit.loading import compile_blocks, load_pipeline, stored_dtype
+from xllm_runtime.models.dit.loading import compile_blocks, load_pipeline, pack_blocks, stored_dtype
 from xllm_runtime.models.dit.pipelines.interface import Pipeline
 from xllm_runtime.models.dit.samples import Sample
 from xllm_runtime.models.dit.step_cache import make_step_cache
@@ -47,6 +47,8 @@ class DiTWorker:
         self._pipeline: Pipeline = load_pipeline(files.path, pipeline, dtype, platform.device)
         if config.dit.dit_compile:
             compile_blocks(self._pipeline.transformer)
+        else:
+            pack_blocks(self._pipeline.transformer)
         self._samples: dict[ImageSlot, Sample] = {}
 
     @property

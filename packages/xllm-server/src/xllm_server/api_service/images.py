@@ -91,6 +91,8 @@ class ImageService:
         """Draw a `ReferenceImageRequest`; raises as `generate` does."""
         body = decode_request(await self._json(http), ReferenceImageRequest)
         self._check(http, body)
+        body.input.check()
+        body.parameters.check()
         generation, prepared = await self._start(http, body, lambda: self._asked_as_before(body), is_streamed=False)
         try:
             outputs = cast("list[ImageOutput]", await generation.results())

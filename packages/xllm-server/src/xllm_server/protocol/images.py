@@ -19,6 +19,17 @@ IGNORED = ("quality", "style", "background", "moderation", "input_fidelity", "pa
 """OpenAI's fields that a local model has no part for; the answer's `notes` say so when they are set."""
 
 
+TENSOR_INPUTS = {
+    "prompt_embed": "send prompt as text",
+    "pooled_prompt_embed": "send prompt as text",
+    "negative_prompt_embed": "send negative_prompt as text",
+    "negative_pooled_prompt_embed": "send negative_prompt as text",
+    "latent": "send a seed",
+    "masked_image_latent": "send image and mask_image",
+}
+"""Tensors of the predecessor's `input` -> what to send instead."""
+
+
 class ImageFields(EngineRequest, kw_only=True):
     """What generations and edits share."""
 
@@ -76,9 +87,9 @@ class ImageEditRequest(ImageFields, kw_only=True):
 
 
 class ReferenceImageInput(msgspec.Struct, kw_only=True):
-    """`input` of the predecessor's route; images in base64."""
+    """`input` of the predecessor's route; images in base64. Its tensors are refused, whatever they hold."""
 
-    prompt: str
+    prompt: str = ""
     prompt_2: str | None = None
     negative_prompt: str | None = None
     negative_prompt_2: str | None = None
@@ -86,6 +97,24 @@ class ReferenceImageInput(msgspec.Struct, kw_only=True):
     mask_image: str | None = None
     control_image: str | None = None
     images: list[str] | None = None
+    prompt_embed: Any = None
+    pooled_prompt_embed: Any = None
+    negative_prompt_embed: Any = None
+    negative_pooled_prompt_embed: Any = None
+    latent: Any = None
+    masked_image_latent: Any = None
+
+    def check(self) -> None:
+        """Refuse what would be drawn from tensors.
+
+        Raises:
+            InvalidRequest: `param` names the field.
+        """
+        for name, instead in TENSOR_INPUTS.items():
+            if getattr(self, name) is not None:
+                raise InvalidRequest(
+                    f"{name} is a tensor, which this server does not take; {instead}.", f"input.{name}"
+                )
 
 
 class ReferenceImageParameters(msgspec.Struct, kw_only=True):
@@ -100,6 +129,21 @@ class ReferenceImageParameters(msgspec.Struct, kw_only=True):
     max_sequence_length: Int64 | None = None
     strength: float | None = None
     cache_policy: str | None = None
+    enable_cfg_renorm: bool | None = None
+    cfg_renorm_min: float | None = None
+
+    def check(self) -> None:
+        """Refuse what no pipeline here computes.
+
+        Raises:
+            InvalidRequest: `param` names the field.
+        """
+        if self.enable_cfg_renorm:
+            raise InvalidRequest(
+                "enable_cfg_renorm is not computed here; guided predictions are scaled as each model's pipeline in "
+                "diffusers scales them.",
+                "parameters.enable_cfg_renorm",
+            )
 
 
 class ReferenceImageRequest(EngineRequest, kw_only=True):

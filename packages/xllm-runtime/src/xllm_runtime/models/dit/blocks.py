@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from xllm_runtime.layers.linear import Linear
@@ -20,9 +19,9 @@ from xllm_runtime.models.dit.operations import (
     Projected,
     Rotary,
     add_gated,
-    attend,
-    beside_gelu,
-    joint_heads,
+    attention_beside_gelu,
+    gelu,
+    joint_attention,
     modulated_norm,
 )
 
@@ -93,10 +92,10 @@ class Stream(nn.Module):
             self.up = Linear(size, [("net.0.proj", mlp)], has_bias=True, dtype=dtype)
             self.down = Linear(mlp, [("net.2", size)], has_bias=True, dtype=dtype)
 
-    def project(self, x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor, rotary: Rotary | None) -> Projected:
+    def project(self, x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> Projected:
         """Return query, key and value of hidden states [B, n, D]."""
         qkv = self.qkv(modulated_norm(x, shift, scale))
-        return Projected(qkv, self._shape.num_heads, self.q_norm, self.k_norm, rotary)
+        return Projected(qkv, self._shape.num_heads, self.q_norm, self.k_norm)
 
     def update(self, x: torch.Tensor, attended: torch.Tensor, modulation: Sequence[torch.Tensor]) -> None:
         """Add what attention and the feed-forward layer bring to `x` [B, n, D], in place.
@@ -107,7 +106,7 @@ class Stream(nn.Module):
         """
         attention_gate, shift, scale, mlp_gate = modulation
         add_gated(x, self.out(attended), attention_gate)
-        inner = F.gelu(self.up(modulated_norm(x, shift, scale)), approximate="tanh")
+        inner = gelu(self.up(modulated_norm(x, shift, scale)))
         add_gated(x, self.down(inner), mlp_gate)
 
     def weight_targets(self, prefix: str) -> WeightTargets:
@@ -124,12 +123,52 @@ class Stream(nn.Module):
             yield from self.down.weight_targets(f"{prefix}.{names.feed_forward}")
 
 
-class JointBlock(nn.Module):
-    """A block of an image stream and, where `text` is given, a text stream that attend to each other."""
+class SelfAttention(nn.Module):
+    """An attention of the image to itself alone, beside the joint one; Stable Diffusion 3.5 medium has it in some blocks."""
 
-    def __init__(self, image: Stream, text: Stream | None = None, *, updates_text: bool = True) -> None:
+    def __init__(self, shape: BlockShape, name: str) -> None:
         super().__init__()
-        self.image, self.text = image, text
+        self._name, self._num_heads = name, shape.num_heads
+        inner, size, dtype = shape.num_heads * shape.head_size, shape.features, shape.dtype
+        self.qkv = Linear(size, [(part, inner) for part in IMAGE_NAMES.query_key_value], has_bias=True, dtype=dtype)
+        self.q_norm = self.k_norm = None
+        if shape.has_head_norms:
+            self.q_norm = nn.Parameter(torch.empty(shape.head_size, dtype=dtype), requires_grad=False)
+            self.k_norm = nn.Parameter(torch.empty(shape.head_size, dtype=dtype), requires_grad=False)
+        self.out = Linear(inner, [(IMAGE_NAMES.out, size)], has_bias=True, dtype=dtype)
+
+    def forward(self, x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        """[B, N, D] -> [B, N, D]."""
+        projected = Projected(self.qkv(modulated_norm(x, shift, scale)), self._num_heads, self.q_norm, self.k_norm)
+        return self.out(joint_attention([projected], None))  # type: ignore[no-any-return]
+
+    def weight_targets(self, prefix: str) -> WeightTargets:
+        """Yield the tensors below the block's `prefix`."""
+        attention = f"{prefix}.{self._name}"
+        yield from self.qkv.weight_targets(attention)
+        yield from self.out.weight_targets(attention)
+        if self.q_norm is not None:
+            yield whole_parameter(f"{attention}.norm_q.weight", self, "q_norm")
+            yield whole_parameter(f"{attention}.norm_k.weight", self, "k_norm")
+
+
+class JointBlock(nn.Module):
+    """A block of an image stream and, where `text` is given, a text stream that attend to each other.
+
+    Args:
+        second: of the image, beside the joint attention and from the same hidden states.
+    """
+
+    def __init__(
+        self,
+        image: Stream,
+        text: Stream | None = None,
+        *,
+        updates_text: bool = True,
+        second: SelfAttention | None = None,
+    ) -> None:
+        super().__init__()
+        self.image, self.text, self.second = image, text, second
         self._updates_text = updates_text
 
     def forward(
@@ -142,21 +181,24 @@ class JointBlock(nn.Module):
         """Change `hidden` [B, L + N, D] in place.
 
         Args:
-            image_modulation: shift, scale and gate of attention, then of the feed-forward layer, each [B, D].
+            image_modulation: shift, scale and gate of attention, of the feed-forward layer and of the second attention
+                where there is one, each [B, D].
             text_modulation: the same for the text; scale and shift alone where it is not updated; empty without text.
         """
         num_text = context.num_text
         image = hidden[:, num_text:]
         shift, scale, *image_rest = image_modulation
-        rotary = context.rotary
-        of_image = self.image.project(image, shift, scale, _part(rotary, num_text, hidden.shape[1]))
+        of_image = self.image.project(image, shift, scale)
+        if self.second is not None:
+            *image_rest, shift, scale, gate = image_rest
+            add_gated(image, self.second(image, shift, scale), gate)
         if self.text is None:
-            self.image.update(image, attend(*joint_heads([of_image]), context.mask).flatten(2), image_rest)
+            self.image.update(image, joint_attention([of_image], context.rotary, context.mask), image_rest)
             return
         text = hidden[:, :num_text]
         text_shift, text_scale, *text_rest = text_modulation if self._updates_text else reversed(text_modulation)
-        of_text = self.text.project(text, text_shift, text_scale, _part(rotary, 0, num_text))
-        attended = attend(*joint_heads([of_text, of_image]), context.mask).flatten(2)
+        of_text = self.text.project(text, text_shift, text_scale)
+        attended = joint_attention([of_text, of_image], context.rotary, context.mask)
         self.image.update(image, attended[:, num_text:], image_rest)
         if self._updates_text:
             self.text.update(text, attended[:, :num_text], text_rest)
@@ -166,6 +208,8 @@ class JointBlock(nn.Module):
         yield from self.image.weight_targets(prefix)
         if self.text is not None:
             yield from self.text.weight_targets(prefix)
+        if self.second is not None:
+            yield from self.second.weight_targets(prefix)
 
 
 class SingleBlock(nn.Module):
@@ -187,9 +231,8 @@ class SingleBlock(nn.Module):
         shift, scale, gate = modulation
         projected = self.inputs(modulated_norm(hidden, shift, scale))
         qkv, mlp = projected.split((3 * self._inner, projected.shape[-1] - 3 * self._inner), dim=-1)
-        projected_heads = Projected(qkv, self._shape.num_heads, self.q_norm, self.k_norm, context.rotary)
-        attended = attend(*joint_heads([projected_heads]), context.mask)
-        add_gated(hidden, self.out(beside_gelu(attended, mlp)), gate)
+        stream = Projected(qkv, self._shape.num_heads, self.q_norm, self.k_norm)
+        add_gated(hidden, self.out(attention_beside_gelu(stream, mlp, context.rotary, context.mask)), gate)
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield the block's tensors."""
@@ -197,7 +240,3 @@ class SingleBlock(nn.Module):
         yield whole_parameter(f"{prefix}.attn.norm_q.weight", self, "q_norm")
         yield whole_parameter(f"{prefix}.attn.norm_k.weight", self, "k_norm")
         yield from self.out.weight_targets(prefix)
-
-
-def _part(rotary: Rotary | None, start: int, stop: int) -> Rotary | None:
-    return None if rotary is None else rotary.part(start, stop)

@@ -14,6 +14,8 @@ from xllm_framework.model.image_pipeline import ImagePipeline
 from xllm_framework.model.json_file import read_json_object
 from xllm_runtime.models.dit.blocks import JointBlock, SingleBlock
 from xllm_runtime.models.dit.components import check_diffusers, transformer_weights
+from xllm_runtime.models.dit.modulation import Modulation
+from xllm_runtime.models.dit.packed_linear import pack_products
 from xllm_runtime.models.dit.pipelines.interface import Folder, Pipeline
 from xllm_runtime.weights.dummy import fill_dummy_weights
 
@@ -32,6 +34,7 @@ PIPELINES = {
     "FluxFillPipeline": f"{_HERE}.pipelines.flux:FluxPipeline",
     "QwenImagePipeline": f"{_HERE}.pipelines.qwen_image:QwenImagePipeline",
     "QwenImageEditPipeline": f"{_HERE}.pipelines.qwen_image:QwenImagePipeline",
+    "QwenImageEditPlusPipeline": f"{_HERE}.pipelines.qwen_image:QwenImagePipeline",
     "StableDiffusion3Pipeline": f"{_HERE}.pipelines.sd3:SD3Pipeline",
     "DiTPipeline": f"{_HERE}.pipelines.class_dit:ClassPipeline",
 }
@@ -92,6 +95,15 @@ def compile_blocks(transformer: Any) -> None:
     for module in transformer.modules():
         if isinstance(module, JointBlock | SingleBlock):
             module.compile(dynamic=False)
+
+
+def pack_blocks(transformer: Any) -> None:
+    """Let the products of blocks and of their modulation be the CPU's kernels' where those take them; not after compiling."""
+    for module in list(transformer.modules()):
+        if isinstance(module, JointBlock | SingleBlock):
+            pack_products(module, in_workspace=True)
+        elif isinstance(module, Modulation):  # its rows are kept for many steps
+            pack_products(module, in_workspace=False)
 
 
 def _load_transformer(folder: Path, pipeline: ImagePipeline, dtype: torch.dtype, device: torch.device) -> Any:

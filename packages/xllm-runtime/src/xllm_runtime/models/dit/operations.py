@@ -1,4 +1,5 @@
-"""What blocks of a diffusion transformer do between matrix products, with few passes over memory on the CPU.
+"""What blocks of a diffusion transformer do between matrix products: by kernels of one pass each on CPUs and on GPUs that Triton
+compiles for, else by torch, which also gets blocks that it compiles itself.
 
 B rows of a batch, S tokens, D features, H heads of P features. Knows nothing of layers or of weights' names.
 """
@@ -7,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from xllm_kernels import ops
+from xllm_runtime.models.dit.workspace import WORKSPACE
 
 NORM_EPS = 1e-6
 """Of every LayerNorm without weights and every RMSNorm of heads, in all families here."""
@@ -21,6 +27,10 @@ CUDA_ATTENTION = [
     SDPBackend.MATH,
 ]
 """In order of preference. On one H200, 4608 tokens of 24 heads of 128 take cuDNN 0.41 ms, torch's own choice 0.88 ms."""
+KERNEL_DTYPES = (torch.float32, torch.bfloat16)
+"""What the kernels of the CPU take."""
+TRITON_DTYPES = (torch.bfloat16, torch.float16)
+"""What those of GPUs take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,83 +40,165 @@ class Rotary:
     cos: torch.Tensor
     sin: torch.Tensor
 
-    def part(self, start: int, stop: int) -> Rotary:
-        """Return the angles of positions `start` to `stop`."""
-        return Rotary(self.cos[start:stop], self.sin[start:stop])
-
 
 @dataclass(frozen=True, slots=True)
 class Projected:
-    """Query, key and value of one stream, [B, n, 3 * H * P], and how its heads are prepared."""
+    """Query, key and value of one stream, [B, n, 3 * H * P], and the weights [P] of its heads' RMSNorms."""
 
     qkv: torch.Tensor
     num_heads: int
     q_norm: torch.Tensor | None
     k_norm: torch.Tensor | None
-    rotary: Rotary | None
+
+
+def has_kernels(x: torch.Tensor) -> bool:
+    """Whether the CPU's kernels take `x`, and torch is not tracing what it would compile itself."""
+    return x.device.type == "cpu" and x.dtype in KERNEL_DTYPES and not torch.compiler.is_compiling()
+
+
+@cache
+def _triton_kernels() -> Any:
+    """Return the module of kernels for GPUs, or None where Triton cannot run."""
+    from xllm_kernels.triton import why_no_triton
+
+    if why_no_triton() is not None:
+        return None
+    from xllm_kernels.triton import images
+
+    return images
+
+
+def _gpu_kernels(x: torch.Tensor) -> Any:
+    if not x.is_cuda or x.dtype not in TRITON_DTYPES or torch.compiler.is_compiling():
+        return None
+    return _triton_kernels()
 
 
 def modulated_norm(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Return layer_norm(x) * (1 + scale) + shift (Peebles and Xie, 2023): [B, S, D] with [B, D] each -> [B, S, D]."""
+    """Return layer_norm(x) * (1 + scale) + shift (Peebles and Xie, 2023): [B, S, D] with [B, D] each -> [B, S, D].
+
+    On the CPU, results of this module lie in the workspace and are valid until the next call of the same function.
+    """
+    if has_kernels(x):
+        return ops.modulated_norm(x, shift, scale, NORM_EPS, WORKSPACE.take("normed", tuple(x.shape), x.dtype))
+    if (kernels := _gpu_kernels(x)) is not None:
+        normed: torch.Tensor = kernels.modulated_norm(x, shift, scale, NORM_EPS)
+        return normed
     return torch.addcmul(shift[:, None], F.layer_norm(x, x.shape[-1:], eps=NORM_EPS), 1 + scale[:, None])
 
 
 def add_gated(x: torch.Tensor, y: torch.Tensor, gate: torch.Tensor) -> None:
     """Set `x` to x + gate * y, in place: [B, S, D], [B, S, D] and [B, D]."""
+    if has_kernels(x):
+        ops.add_gated(x, y, gate)
+        return
+    # the largest float16 is exceeded by activations of published models
+    limit = torch.finfo(x.dtype).max if x.dtype == torch.float16 else 0.0
+    if (kernels := _gpu_kernels(x)) is not None:
+        kernels.add_gated(x, y, gate, limit)
+        return
     x.addcmul_(gate[:, None], y)
-    if x.dtype == torch.float16:  # its largest number is exceeded by activations of published models
-        x.clamp_(-65504, 65504)
+    if limit > 0:
+        x.clamp_(-limit, limit)
 
 
-def joint_heads(streams: Sequence[Projected]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return query, key and value [B, S, H, P] of all streams, one behind the other, normalised and rotated where asked."""
-    qkv = streams[0].qkv
-    if qkv.device.type != "cpu" or qkv.dtype != torch.float32:
-        query, key, value = zip(*(_heads(stream) for stream in streams), strict=True)
-        if len(streams) == 1:
-            return query[0], key[0], value[0]
-        return torch.cat(query, dim=1), torch.cat(key, dim=1), torch.cat(value, dim=1)
-    num_heads, num_tokens = streams[0].num_heads, sum(stream.qkv.shape[1] for stream in streams)
-    joined = qkv.new_empty(3, len(qkv), num_tokens, num_heads, qkv.shape[2] // (3 * num_heads))
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    """Return gelu(x) by the tanh formula: [B, S, M] -> [B, S, M]. On the CPU it takes the place of `x`."""
+    if has_kernels(x):
+        return ops.gelu(x, x)
+    return F.gelu(x, approximate="tanh")
+
+
+def joint_attention(
+    streams: Sequence[Projected], rotary: Rotary | None, mask: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return what every token of all streams, one behind the other, sees of all others: [B, S, H * P].
+
+    Args:
+        rotary: of all S positions, for queries and keys; None for no rotation.
+        mask: bool [B, 1, 1, S], False for keys that are padding.
+    """
+    if has_kernels(streams[0].qkv):
+        return _attend_by_kernel(streams, rotary, mask, None)
+    if (kernels := _head_kernels(streams[0])) is not None:
+        return attend(*_split_by_kernel(kernels, streams, rotary), mask).flatten(2)
+    query, key, value = zip(*(_heads(stream) for stream in streams), strict=True)
+    return attend(_turned(query, rotary), _turned(key, rotary), _joined(value), mask).flatten(2)
+
+
+def attention_beside_gelu(
+    stream: Projected, mlp: torch.Tensor, rotary: Rotary | None, mask: torch.Tensor | None
+) -> torch.Tensor:
+    """Return `joint_attention` of one stream and gelu(mlp) [B, S, M] side by side: [B, S, H * P + M]."""
+    inner = stream.qkv.shape[-1] // 3
+    if not has_kernels(mlp):
+        attended = joint_attention([stream], rotary, mask)
+        if (kernels := _gpu_kernels(mlp)) is None:
+            return torch.cat((attended, F.gelu(mlp, approximate="tanh")), dim=-1)
+        joined: torch.Tensor = kernels.beside_gelu(attended.reshape(-1, inner), mlp.flatten(0, 1))
+        return joined.view(*mlp.shape[:2], -1)
+    out = WORKSPACE.take("beside", (*mlp.shape[:2], inner + mlp.shape[2]), mlp.dtype)
+    _attend_by_kernel([stream], rotary, mask, out[..., :inner])
+    ops.gelu(mlp, out[..., inner:])
+    return out
+
+
+def _attend_by_kernel(
+    streams: Sequence[Projected], rotary: Rotary | None, mask: torch.Tensor | None, out: torch.Tensor | None
+) -> torch.Tensor:
+    if out is None:
+        qkv, num_tokens = streams[0].qkv, sum(stream.qkv.shape[1] for stream in streams)
+        out = WORKSPACE.take("attended", (len(qkv), num_tokens, qkv.shape[2] // 3), qkv.dtype)
+    attended: torch.Tensor = ops.joint_attention(
+        [(stream.qkv, stream.q_norm, stream.k_norm) for stream in streams],
+        streams[0].num_heads,
+        cos=None if rotary is None else rotary.cos,
+        sin=None if rotary is None else rotary.sin,
+        mask=None if mask is None else mask.flatten(1).to(torch.int32),
+        eps=NORM_EPS,
+        out=out,
+    )
+    return attended
+
+
+def _head_kernels(stream: Projected) -> Any:
+    """Return the kernels of GPUs if they take the stream's heads, whose size must be a power of two, else None."""
+    head_size = stream.qkv.shape[-1] // (3 * stream.num_heads)
+    return _gpu_kernels(stream.qkv) if head_size >= 2 and head_size & (head_size - 1) == 0 else None
+
+
+def _split_by_kernel(
+    kernels: Any, streams: Sequence[Projected], rotary: Rotary | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return query, key and value [B, S, H, P] of all streams, normalised and rotated."""
+    qkv, num_heads = streams[0].qkv, streams[0].num_heads
+    num_tokens = sum(stream.qkv.shape[1] for stream in streams)
+    out = qkv.new_empty(3, len(qkv), num_tokens, num_heads, qkv.shape[2] // (3 * num_heads))
     start = 0
     for stream in streams:
         stop = start + stream.qkv.shape[1]
-        _write_heads(stream, joined[:, :, start:stop])
+        cos, sin = (None, None) if rotary is None else (rotary.cos[start:stop], rotary.sin[start:stop])
+        kernels.split_heads(stream.qkv, stream.q_norm, stream.k_norm, cos, sin, NORM_EPS, out[:, :, start:stop])
         start = stop
-    return joined[0], joined[1], joined[2]
-
-
-def _write_heads(stream: Projected, out: torch.Tensor) -> None:
-    """Write a stream's query, key and value to `out` [3, B, n, H, P]: float32 on the CPU, in place, query and key at once.
-
-    Pairs of features are rotated as complex numbers, in one pass.
-    """
-    parts = stream.qkv.view(*stream.qkv.shape[:2], 3, stream.num_heads, -1).permute(2, 0, 1, 3, 4)
-    out[2].copy_(parts[2])
-    turned = out[:2]
-    if stream.q_norm is not None and stream.k_norm is not None:
-        inverse = torch.linalg.vector_norm(parts[:2], dim=-1, keepdim=True)
-        inverse = inverse.square_().div_(out.shape[-1]).add_(NORM_EPS).rsqrt_()
-        torch.mul(parts[:2], inverse, out=turned)
-        turned[0].mul_(stream.q_norm)
-        turned[1].mul_(stream.k_norm)
-    else:
-        turned.copy_(parts[:2])
-    if stream.rotary is not None:
-        pairs = torch.view_as_complex(turned.unflatten(-1, (-1, 2)))  # type: ignore[no-untyped-call]
-        pairs.mul_(torch.complex(stream.rotary.cos, stream.rotary.sin)[:, None])
+    return out[0], out[1], out[2]
 
 
 def _heads(stream: Projected) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    qkv = stream.qkv.view(*stream.qkv.shape[:2], 3, stream.num_heads, -1)
-    query, key, value = qkv.unbind(2)
+    query, key, value = stream.qkv.view(*stream.qkv.shape[:2], 3, stream.num_heads, -1).unbind(2)
     if stream.q_norm is not None:
         query = F.rms_norm(query, query.shape[-1:], stream.q_norm, NORM_EPS)
     if stream.k_norm is not None:
         key = F.rms_norm(key, key.shape[-1:], stream.k_norm, NORM_EPS)
-    if stream.rotary is not None:
-        query, key = rotate(query, stream.rotary), rotate(key, stream.rotary)
     return query, key, value
+
+
+def _joined(streams: Sequence[torch.Tensor]) -> torch.Tensor:
+    return streams[0] if len(streams) == 1 else torch.cat(tuple(streams), dim=1)
+
+
+def _turned(streams: Sequence[torch.Tensor], rotary: Rotary | None) -> torch.Tensor:
+    joined = _joined(streams)
+    return joined if rotary is None else rotate(joined, rotary)
 
 
 def rotate(x: torch.Tensor, rotary: Rotary) -> torch.Tensor:
@@ -131,14 +223,3 @@ def attend(
     else:
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
     return out.transpose(1, 2)
-
-
-def beside_gelu(attended: torch.Tensor, mlp: torch.Tensor) -> torch.Tensor:
-    """Return attention's output [B, S, H, P] and gelu(mlp) [B, S, M] side by side: [B, S, H * P + M]."""
-    attended = attended.flatten(2)
-    if mlp.device.type != "cpu":
-        return torch.cat((attended, F.gelu(mlp, approximate="tanh")), dim=-1)
-    out = mlp.new_empty(*mlp.shape[:2], attended.shape[2] + mlp.shape[2])
-    out[..., : attended.shape[2]].copy_(attended)
-    torch.ops.aten.gelu.out(mlp, approximate="tanh", out=out[..., attended.shape[2] :])
-    return out

@@ -8,10 +8,17 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from xllm_framework.errors import UnsupportedModel
 from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.parameter import WeightTargets, fill_targets
-from xllm_runtime.models.dit.blocks import IMAGE_NAMES, TEXT_NAMES, BlockShape, JointBlock, StepContext, Stream
+from xllm_runtime.models.dit.blocks import (
+    IMAGE_NAMES,
+    TEXT_NAMES,
+    BlockShape,
+    JointBlock,
+    SelfAttention,
+    StepContext,
+    Stream,
+)
 from xllm_runtime.models.dit.embeddings import TIMESTEP_FEATURES, TwoLayerEmbedding, sincos_positions, sinusoidal
 from xllm_runtime.models.dit.flux import top_level
 from xllm_runtime.models.dit.modulation import Modulation
@@ -20,16 +27,10 @@ from xllm_runtime.models.dit.patches import PatchEmbedding, flattened
 
 
 class SD3Transformer(nn.Module):
-    """See `Transformer`; `config` is the folder's config.json of diffusers' `SD3Transformer2DModel`.
-
-    Raises:
-        UnsupportedModel: the configuration asks for a second attention in its blocks, as 3.5 medium does.
-    """
+    """See `Transformer`; `config` is the folder's config.json of diffusers' `SD3Transformer2DModel`."""
 
     def __init__(self, config: Mapping[str, Any], dtype: torch.dtype) -> None:
         super().__init__()
-        if config.get("dual_attention_layers"):
-            raise UnsupportedModel("Stable Diffusion 3.5 medium (dual_attention_layers) is not computed here.")
         self.dtype = dtype
         heads, head_size = config["num_attention_heads"], config["attention_head_dim"]
         size = heads * head_size
@@ -50,17 +51,19 @@ class SD3Transformer(nn.Module):
         self.time = TwoLayerEmbedding(TIMESTEP_FEATURES, size, dtype)
         self.pooled = TwoLayerEmbedding(config["pooled_projection_dim"], size, dtype)
         last = self.num_blocks - 1
+        with_second = frozenset(config.get("dual_attention_layers") or ())
         self.blocks = nn.ModuleList(
             JointBlock(
                 Stream(shape, IMAGE_NAMES),
                 Stream(shape, TEXT_NAMES, has_output=index != last),
                 updates_text=index != last,
+                second=SelfAttention(shape, "attn2") if index in with_second else None,
             )
             for index in range(self.num_blocks)
         )
         parts: list[tuple[str, int]] = []
         for index in range(self.num_blocks):
-            parts.append((f"{_block(index)}.norm1.linear", 6 * size))
+            parts.append((f"{_block(index)}.norm1.linear", (9 if index in with_second else 6) * size))
             parts.append((f"{_block(index)}.norm1_context.linear", (2 if index == last else 6) * size))
         self.modulation = Modulation(size, [*parts, ("norm_out.linear", 2 * size)], dtype)
         rows = patch**2 * (config.get("out_channels") or channels)

@@ -5,6 +5,7 @@ Every prompt is encoded alone, so that its encoding never depends on who shares 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -67,12 +68,14 @@ class QwenEncoder:
         )
         return self._hidden(dict(encoded))[num_dropped:][:num_tokens]
 
-    def tokens_with_image(self, prompt: str, image: Any, template: str, num_dropped: int) -> torch.Tensor:
-        """Return [L, E] of a template that holds `IMAGE_PLACE` once, for `image`, a Pillow image."""
-        inputs = dict(self._image_processor(images=[image], return_tensors="pt"))
-        num_places = int(inputs["image_grid_thw"][0].prod()) // self._image_processor.merge_size**2
-        before, after = template.split(IMAGE_PLACE)
-        text = before + IMAGE_PLACE * num_places + after.format(prompt)
+    def tokens_with_images(self, prompt: str, images: Sequence[Any], template: str, num_dropped: int) -> torch.Tensor:
+        """Return [L, E] of a template that holds `IMAGE_PLACE` once for each of `images`, Pillow images."""
+        inputs = dict(self._image_processor(images=list(images), return_tensors="pt"))
+        before, *parts = template.split(IMAGE_PLACE)
+        text = before
+        for grid, part in zip(inputs["image_grid_thw"], parts, strict=True):
+            text += IMAGE_PLACE * (int(grid.prod()) // self._image_processor.merge_size**2) + part
+        text = text.replace("{}", prompt)
         encoded = dict(self._tokenizer([text], return_tensors="pt"))
         is_image = encoded["input_ids"] == self._model.config.image_token_id
         return self._hidden(inputs | encoded | {"mm_token_type_ids": is_image.int()})[num_dropped:]

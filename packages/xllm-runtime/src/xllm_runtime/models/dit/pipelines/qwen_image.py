@@ -1,4 +1,4 @@
-"""Qwen-Image, and Qwen-Image-Edit, which is given an image to edit. Knows nothing of batches."""
+"""Qwen-Image, Qwen-Image-Edit, which is given an image to edit, and Edit-Plus, which is given several. Knows nothing of batches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from xllm_framework.request.image_params import ImageParams
+from xllm_framework.request.image_params import ImageParams, RawImage
 from xllm_runtime.models.dit.autoencoders import QwenImageAutoencoder
 from xllm_runtime.models.dit.modulation import ModulationRows
 from xllm_runtime.models.dit.operations import Rotary
@@ -31,9 +31,13 @@ EDIT_TEMPLATE = (
     "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture, objects, background), "
     "then explain how the user's text instruction should alter or modify the image. Generate a new image that meets the "
     "user's requirements while maintaining consistency with the original input where appropriate.<|im_end|>\n"
-    "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>{}<|im_end|>\n<|im_start|>assistant\n"
+    "<|im_start|>user\n{pictures}{}<|im_end|>\n<|im_start|>assistant\n"
 )
 EDIT_TEMPLATE_TOKENS = 64
+ONE_PICTURE = "<|vision_start|><|image_pad|><|vision_end|>"
+NUMBERED_PICTURE = "Picture {}: " + ONE_PICTURE
+SHOWN_AREA = 384 * 384
+"""Pixels to which Edit-Plus scales images for its text encoder."""
 EDITED_AREA = 1024 * 1024
 """Pixels to which an image to edit is scaled, its shape kept."""
 EDITED_MULTIPLE = 32
@@ -42,10 +46,17 @@ EDITED_MULTIPLE = 32
 class QwenImagePipeline:
     """See `Pipeline`."""
 
-    def __init__(self, folder: Folder, transformer: QwenImageTransformer, edited_area: int = EDITED_AREA) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        transformer: QwenImageTransformer,
+        edited_area: int = EDITED_AREA,
+        shown_area: int = SHOWN_AREA,
+    ) -> None:
         self.transformer = transformer
-        self._is_editing = folder.pipeline.image_input == "edit"
-        self._edited_area = edited_area
+        self._is_editing = folder.pipeline.image_input != "none"
+        self._takes_several = folder.pipeline.image_input == "edit_several"
+        self._edited_area, self._shown_area = edited_area, shown_area
         self._device = folder.device
         self._autoencoder = QwenImageAutoencoder(folder.model("vae"))
         processor = folder.image_processor("processor") if self._is_editing else None
@@ -57,9 +68,9 @@ class QwenImagePipeline:
         prompts = [params.prompt]
         if params.true_cfg_scale > 1 and params.negative_prompt is not None:
             prompts.append(params.negative_prompt)
-        picture = self._scaled(params) if self._is_editing else None
-        texts = [self.transformer.embed_text(self._encode(prompt, picture, params)) for prompt in prompts]
-        return [self._sample(params, texts, picture, params.seed + index) for index in range(params.num_images)]
+        texts = [self.transformer.embed_text(encoded) for encoded in self._encode(prompts, params)]
+        pictures = [scaled(image, self._edited_area) for image in params.images] if self._is_editing else []
+        return [self._sample(params, texts, pictures, params.seed + index) for index in range(params.num_images)]
 
     def guide(self, predictions: torch.Tensor, scale: float) -> torch.Tensor:
         """See `Pipeline.guide`; each token keeps the length that the prompt's own prediction has."""
@@ -77,30 +88,28 @@ class QwenImagePipeline:
         """See `Pipeline.decode`."""
         return self._autoencoder.decode(latents)
 
-    def _encode(self, prompt: str, picture: Any, params: ImageParams) -> torch.Tensor:
-        if picture is None:
-            return self._encoder.tokens(prompt, TEMPLATE, TEMPLATE_TOKENS, params.max_sequence_length)
-        return self._encoder.tokens_with_image(prompt, picture, EDIT_TEMPLATE, EDIT_TEMPLATE_TOKENS)
+    def _encode(self, prompts: Sequence[str], params: ImageParams) -> list[torch.Tensor]:
+        if not self._is_editing:
+            length = params.max_sequence_length
+            return [self._encoder.tokens(prompt, TEMPLATE, TEMPLATE_TOKENS, length) for prompt in prompts]
+        shown_area = self._shown_area if self._takes_several else self._edited_area
+        pictures = [scaled(image, shown_area) for image in params.images]
+        places = [NUMBERED_PICTURE.format(number) for number in range(1, len(pictures) + 1)]
+        template = EDIT_TEMPLATE.replace("{pictures}", "".join(places) if self._takes_several else ONE_PICTURE)
+        return [
+            self._encoder.tokens_with_images(prompt, pictures, template, EDIT_TEMPLATE_TOKENS) for prompt in prompts
+        ]
 
-    def _scaled(self, params: ImageParams) -> Any:
-        """Return the image to edit, scaled as the model expects it."""
-        image = params.images[0]
-        ratio = image.width / image.height
-        width = math.sqrt(self._edited_area * ratio)
-        height = width / ratio
-        width, height = (max(round(side / EDITED_MULTIPLE), 1) * EDITED_MULTIPLE for side in (width, height))
-        return resized(image, width, height)
-
-    def _sample(self, params: ImageParams, texts: Sequence[torch.Tensor], picture: Any, seed: int) -> Sample:
+    def _sample(self, params: ImageParams, texts: Sequence[torch.Tensor], pictures: Sequence[Any], seed: int) -> Sample:
         factor = self._autoencoder.factor
         height, width = params.height // factor, params.width // factor
         generator = generator_of(seed)
         grids = [(height // 2, width // 2)]
-        more_tokens = None
-        if picture is not None:
+        given = []
+        for picture in pictures:
             edited = self._autoencoder.encode(as_picture(picture).to(self._device), generator)
             grids.append((edited.shape[2] // 2, edited.shape[3] // 2))
-            more_tokens = pack(edited)
+            given.append(pack(edited))
         latents = pack(noise((1, self._autoencoder.num_channels, height, width), generator)).to(self._device)
         schedule = flow_schedule(self._scheduler, params.num_steps, latents.shape[1], self._device)
         modulation = ModulationRows(partial(self.transformer.modulation_rows, latents), schedule.timesteps)
@@ -111,10 +120,19 @@ class QwenImagePipeline:
             width=params.width,
             height=params.height,
             guidance=params.true_cfg_scale,
-            more_tokens=more_tokens,
+            more_tokens=torch.cat(given, dim=1) if given else None,
             seed=seed,
         )
 
     def _rotary(self, grids: Sequence[tuple[int, int]], num_text: int) -> Rotary:
         rotary = qwen_rotary(grids, num_text, self.transformer.axes)
         return Rotary(rotary.cos.to(self._device), rotary.sin.to(self._device))
+
+
+def scaled(image: RawImage, area: int) -> Any:
+    """Return an image of about `area` pixels as Pillow has it, its shape kept, its sides multiples of `EDITED_MULTIPLE`."""
+    ratio = image.width / image.height
+    width = math.sqrt(area * ratio)
+    height = width / ratio
+    width, height = (max(round(side / EDITED_MULTIPLE), 1) * EDITED_MULTIPLE for side in (width, height))
+    return resized(image, width, height)
