@@ -17,26 +17,30 @@ import numpy as np
 
 from xllm_framework.batch import BatchGroup, ForwardOutput
 from xllm_framework.config import SchedulerConfig
-from xllm_framework.kv_cache import BlockManager
+from xllm_framework.kv_cache import BlockManager, StateSlots
 from xllm_framework.request import Request, SamplingParams, ServiceObjectives, StoppingChecker
 from xllm_scheduler import Scheduler
 from xllm_scheduler.latency import LatencyModel, StepShape
 from xllm_scheduler.simulator.compare import Setting, compare
 from xllm_scheduler.strategies import STRATEGIES
 
+LAYERS = (((0,), 0), ((256, 0), 0), ((0,), 150))
+"""Windows of the groups of layers, and slots of linear state; they take turns from case to case."""
 POLICIES = ("decode_first", "prefill_first", "unified")
 CHECK_INTERVAL = 50
 """Steps between two checks of all invariants, each of which looks at every block."""
 
 
 class Soak:
-    """One scheduler that is fed for ever; `run` returns how many steps it took."""
+    """One scheduler that is fed for ever; `run` returns how many steps it took. `seed` also chooses the kind of layers."""
 
     def __init__(self, policy: str, strategy: str, seed: int) -> None:
+        windows, num_slots = LAYERS[seed % len(LAYERS)]
         self._draw = random.Random(seed)
         self._now_s = 0.0
         self._latency = LatencyModel()
-        self._blocks = BlockManager(600, 16)
+        states = StateSlots(num_slots, 64) if num_slots else None
+        self._blocks = BlockManager(600 * len(windows), 16, sliding_windows=windows, states=states)
         self._scheduler = Scheduler(
             SchedulerConfig(policy=policy, priority_strategy=strategy, max_num_seqs=64, max_num_batched_tokens=1024),
             self._blocks,
