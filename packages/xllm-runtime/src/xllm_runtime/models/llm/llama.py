@@ -22,6 +22,7 @@ from xllm_framework.kv_cache import LayerGroup
 from xllm_framework.model import ModelArgs
 from xllm_runtime.attention import AttentionBackend, AttentionMetadata, AttentionSpec, select_attention
 from xllm_runtime.layers.embedding import Embedding
+from xllm_runtime.layers.kv_scales import kv_scale_targets
 from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.norm import RMSNorm
 from xllm_runtime.layers.operations import FUSED_HEAD_SIZES, FusesNormAndRotation, Operations, select_operations
@@ -29,7 +30,6 @@ from xllm_runtime.layers.parameter import WeightTargets, fill_targets
 from xllm_runtime.layers.quantised_linear import kept_layers, new_linear
 from xllm_runtime.layers.rotary import RotaryEmbedding
 from xllm_runtime.models.interface import KVCacheShape
-from xllm_runtime.layers.kv_scales import kv_scale_targets
 from xllm_runtime.models.llama_settings import explain_llama
 from xllm_runtime.weights.quantisation import QuantisationScheme, quantisation_of
 
@@ -49,6 +49,8 @@ class Blueprint:
     """How the checkpoint stores matrices; None: as they are."""
     kept: str = "auto"
     """Which of these stay so: see `new_linear`."""
+    kv_dtype: torch.dtype | None = None
+    """Type of the cache; None: `dtype`."""
 
     def norm(self, size: int) -> RMSNorm:
         """Return a new norm over `size` numbers."""
@@ -56,8 +58,6 @@ class Blueprint:
 
     def linear(self, in_features: int, *parts: tuple[str, int], has_bias: bool) -> Linear:
         """Return a new linear layer of `parts`: (name in the checkpoint, output rows)."""
-    kv_dtype: torch.dtype | None = None
-    """Type of the cache; None: `dtype`."""
         return new_linear(
             in_features, parts, has_bias=has_bias, dtype=self.dtype, scheme=self.quantisation, kept=self.kept
         )
@@ -151,6 +151,8 @@ class LlamaAttention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             yield from self.q_norm.weight_targets(f"{prefix}.q_norm")
             yield from self.k_norm.weight_targets(f"{prefix}.k_norm")
+        if self._spec.kv_dtype is not None:
+            yield from kv_scale_targets(prefix, self)
 
 
 class LlamaMLP(nn.Module):
@@ -166,8 +168,6 @@ class LlamaMLP(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, hidden] -> [T, hidden]."""
-        if self._spec.kv_dtype is not None:
-            yield from kv_scale_targets(prefix, self)
         output: torch.Tensor = self.down_proj(self._operations.silu_and_mul(self.gate_up_proj(x)))
         return output
 
@@ -220,6 +220,9 @@ class LlamaForCausalLM(nn.Module):
 
     layer_class: ClassVar[type[LlamaDecoderLayer]] = LlamaDecoderLayer
 
+    takes_kv_dtype: ClassVar[bool] = True
+    """Whether the class can keep KV in 8 bits."""
+
     def __init__(
         self,
         args: ModelArgs,
@@ -229,11 +232,13 @@ class LlamaForCausalLM(nn.Module):
         operations: str = "auto",
         rotary_class: type[RotaryEmbedding] = RotaryEmbedding,
         kept: str = "auto",
+        kv_dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         self.args = args
         self._dtype, self._kv_dtype = dtype, kv_dtype
         chosen = select_operations(dtype, torch.get_default_device(), operations)
+        self.operations = chosen
         self.embed_tokens = Embedding(args.vocab_size, args.hidden_size, dtype)
         self.rotary = rotary_class(args, chosen)
         scheme = quantisation_of(args)
@@ -250,9 +255,6 @@ class LlamaForCausalLM(nn.Module):
         return explain_llama(args)
 
     def feed_forward(self, blueprint: Blueprint, layer: int) -> nn.Module:
-    takes_kv_dtype: ClassVar[bool] = True
-    """Whether the class can keep KV in 8 bits."""
-
         """Return what stands behind the attention of `layer`: [T, hidden] -> [T, hidden]."""
         return LlamaMLP(blueprint)
 
@@ -263,13 +265,11 @@ class LlamaForCausalLM(nn.Module):
 
     def bind_kv_cache(self, caches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """See `CausalLM.bind_kv_cache`."""
-        kv_dtype: torch.dtype | None = None,
         for layer, kv_cache in zip(self.decoder_layers(), caches, strict=True):
             layer.self_attn.bind_kv_cache(kv_cache)
 
     def bind_layer_groups(self, groups: Sequence[LayerGroup]) -> None:
         """See `UsesLayerGroups.bind_layer_groups`."""
-        self.operations = chosen
         layers = self.decoder_layers()
         for index, group in enumerate(groups):
             for layer in group.layers:
@@ -312,6 +312,11 @@ class LlamaForCausalLM(nn.Module):
         """See `CausalLM.load_weights`; tensors of the right dtype and device are kept, not copied."""
         fill_targets(self.weight_targets(), weights, self.ignores_weight)
 
+    @property
+    def keeps_kv_in_8_bits(self) -> bool:
+        """Whether the KV cache holds 8-bit floats."""
+        return self._kv_dtype is not None
+
     def kept_layers(self) -> frozenset[str]:
         """See `KeepsQuantised.kept_layers`."""
         return kept_layers(self.weight_targets())
@@ -347,9 +352,4 @@ def attention_spec(args: ModelArgs, layer: int, dtype: torch.dtype) -> Attention
         dtype=dtype,
         device=torch.get_default_device(),
         sliding_window=args.sliding_window if args.sliding_window and layer in args.sliding_window_layers else 0,
-    @property
-    def keeps_kv_in_8_bits(self) -> bool:
-        """Whether the KV cache holds 8-bit floats."""
-        return self._kv_dtype is not None
-
     )
