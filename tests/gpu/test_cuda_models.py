@@ -132,8 +132,27 @@ def test_chunks_beside_decodes(pair):
         [(2, tokens(90)), (0, tokens(1)), (1, tokens(1)), (3, tokens(1))],
     ):
         step = maker.step(batch)
-        assert graphs.decode(step) is None
-        assert error_of(logits_of(graphs, fast, step), logits_of(plain, truth, step)) < TOLERANCE
+        expected = logits_of(plain, truth, step)
+        decoded = graphs.decode(step)
+        assert decoded is not None
+        started, logits = decoded.start(step.sampling), decoded.logits().cpu()
+        assert started is not None
+        assert error_of(logits, expected) < TOLERANCE
+        assert started.wait().token_ids.tolist() == logits.numpy().argmax(-1).tolist()
+        assert error_of(logits_of(graphs, fast, step), expected) < TOLERANCE
+
+
+def test_long_prompts_end_with_the_sampled_rows(pair):
+    fast, truth = pair
+    random = np.random.default_rng(2)
+    maker, eager, plain = (
+        StepMaker(NUM_BLOCKS, BLOCK_SIZE),
+        EagerExecutor(fast, torch.device("cuda", 0)),
+        EagerExecutor(truth, torch.device("cpu")),
+    )
+    for counts in ((400, 300), (1, 700)):
+        step = maker.step([(row, random.integers(0, 512, count).tolist()) for row, count in enumerate(counts)])
+        assert error_of(logits_of(eager, fast, step), logits_of(plain, truth, step)) < TOLERANCE
 
 
 @pytest.mark.parametrize("num_sequences", [1, 2, 7, 8, 17, 40])

@@ -88,7 +88,10 @@ def test_graphs_give_what_eager_rounds_give(checkpoint: str, tmp_path):
         assert all(tuple(path.token_ids) in known for path in opened.recommend([HISTORIES[1]], beam_width=64)[0].paths)
 
 
-@pytest.mark.parametrize("changes", [{"enable_rec_fast_sampler": False}, {"enable_rec_prefill_only": True}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"enable_rec_fast_sampler": False}, {"enable_rec_prefill_only": True}, {"enable_prefix_cache": False}],
+)
 def test_answers_do_not_depend_on_how_they_are_computed(checkpoint: str, tmp_path, changes: dict):
     item_file = str(write_catalogue(tmp_path, random_items(400)))
     with Recommender(checkpoint, item_file=item_file, **OPTIONS) as opened:

@@ -28,7 +28,8 @@ void rms_norm(Handle x_object, Handle weight_object, double eps, Handle out_obje
                    as_stream(stream));
 }
 
-void add_rms_norm(Handle x_object, Handle residual_object, Handle weight_object, double eps, uintptr_t stream) {
+void add_rms_norm(Handle x_object, Handle residual_object, Handle weight_object, double eps, Handle next_weight,
+                  uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), residual(residual_object, "residual");
   expect_matrix(x);
   expect_matrix(residual);
@@ -39,7 +40,8 @@ void add_rms_norm(Handle x_object, Handle residual_object, Handle weight_object,
                         .weight = optional_vector(weight_object, "weight", x.size(1)),
                         .num_rows = x.size(0),
                         .size = x.size(1),
-                        .eps = static_cast<float>(eps)},
+                        .eps = static_cast<float>(eps),
+                        .next = next_read_of(next_weight, kReadBesideRows)},
                        as_stream(stream));
 }
 
@@ -128,13 +130,17 @@ void write_kv(Handle key_object, Handle value_object, Handle key_cache_object, H
                    as_stream(stream));
 }
 
-void silu_and_mul(Handle x_object, Handle out_object, uintptr_t stream) {
+void silu_and_mul(Handle x_object, Handle next_weight, Handle out_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), out(out_object, "out");
   expect_matrix(x);
   expect_matrix(out);
   out.expect_size(0, x.size(0), "the rows of x");
   x.expect_size(1, 2 * out.size(1), "twice the row size of out");
-  device::silu_and_mul({.x = x.memory(), .out = out.memory(), .num_rows = x.size(0), .size = out.size(1)},
+  device::silu_and_mul({.x = x.memory(),
+                        .out = out.memory(),
+                        .num_rows = x.size(0),
+                        .size = out.size(1),
+                        .next = next_read_of(next_weight, kReadBesideRows)},
                        as_stream(stream));
 }
 

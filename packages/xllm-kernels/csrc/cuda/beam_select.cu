@@ -1,5 +1,5 @@
-// A block for each row. The k-th largest value is found by its bits, eight at a time from the highest (a radix select); then the larger
-// ones and as many equals as are missing, first places first, are collected and sorted: k numbers, not the row.
+// A block for each row. The k-th largest value is found by its bits, eleven at a time from the highest (a radix select), until the values
+// that share them and the larger ones are few enough to be sorted in shared memory. Where very many are equal, first places go first.
 #include <stdexcept>
 
 #include "async_copy.cuh"
@@ -10,7 +10,8 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-constexpr int kScoreThreads = 512, kSelectThreads = 1024, kSelectWarps = kSelectThreads / 32, kBins = 256, kAhead = 4;
+constexpr int kScoreThreads = 512, kSelectThreads = 1024, kSelectWarps = kSelectThreads / 32, kAhead = 4;
+constexpr int kDigitBits = 11, kBins = 1 << kDigitBits, kSorted = 4096;
 
 __device__ __forceinline__ float as_float(float v) { return v; }
 __device__ __forceinline__ float as_float(__nv_bfloat16 v) { return __bfloat162float(v); }
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kScoreThreads) beam_scores_kernel(const __grid
 }
 
 struct SelectMemory {
-  uint64_t keys[kTopKMax];  // ordered bits, then the place turned over
+  uint64_t keys[kSorted];  // ordered bits, then the place turned over
   int bins[kBins];
   int warp_counts[kSelectWarps];
   int count, digit, wanted;
@@ -128,44 +129,45 @@ __device__ __forceinline__ void for_each_value(const T* values, int size, Visit 
   }
 }
 
-// Counts into the bins the values whose bits above `shift` + 8 are those of `prefix`; equal digits of a warp are counted at once.
+// Counts into the bins the values whose `known` highest bits are those of `prefix`, by the digit that ends `shift` bits before the last;
+// equal digits of a warp are counted at once.
 template <class T>
-__device__ __forceinline__ void count_digits(const T* values, int size, uint32_t prefix, int shift, SelectMemory& memory) {
+__device__ __forceinline__ void count_digits(const T* values, int size, uint32_t prefix, int known, int shift, SelectMemory& memory) {
   for (int i = threadIdx.x; i < kBins; i += kSelectThreads) memory.bins[i] = 0;
   __syncthreads();
+  const uint32_t mask = (1u << (32 - known - shift)) - 1;
   for_each_value(values, size, [&](int, uint32_t bits, bool exists) {
-    const bool counts = exists && (shift == 24 || bits >> (shift + 8) == prefix >> (shift + 8));
-    const int digit = counts ? static_cast<int>(bits >> shift & 255) : kBins;
+    const bool counts = exists && (known == 0 || (bits ^ prefix) >> (32 - known) == 0);
+    const int digit = counts ? static_cast<int>(bits >> shift & mask) : kBins;
     const uint32_t peers = __match_any_sync(0xffffffffu, digit);
     if (counts && static_cast<int>(threadIdx.x % 32) == __ffs(peers) - 1) atomicAdd(&memory.bins[digit], __popc(peers));
   });
   __syncthreads();
 }
 
-// The first warp finds the bin, from the highest, in which the `wanted`-th value lies.
+// Finds the bin, from the highest, in which the `wanted`-th value lies, and which of its values that is.
 __device__ __forceinline__ void find_digit(SelectMemory& memory) {
-  if (threadIdx.x < 32) {
-    const int lane = threadIdx.x, wanted = memory.wanted;
-    int mine = 0;
-    for (int i = 0; i < 8; ++i) mine += memory.bins[255 - (lane * 8 + i)];
-    int before = mine;
+  constexpr int kBinsAThread = kBins / kSelectThreads;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, wanted = memory.wanted;
+  const int first = kBins - 1 - static_cast<int>(threadIdx.x) * kBinsAThread;
+  int mine = 0;
 #pragma unroll
-    for (int o = 1; o < 32; o *= 2) {
-      const int other = __shfl_up_sync(0xffffffffu, before, o);
-      if (lane >= o) before += other;
-    }
-    before -= mine;
-    if (before < wanted && wanted <= before + mine) {
-      for (int i = 0; i < 8; ++i) {
-        const int bin = 255 - (lane * 8 + i);
-        if (before + memory.bins[bin] >= wanted) {
-          memory.digit = bin;
-          memory.wanted = wanted - before;
-          break;
-        }
-        before += memory.bins[bin];
-      }
-    }
+  for (int i = 0; i < kBinsAThread; ++i) mine += memory.bins[first - i];
+  int before = mine;
+#pragma unroll
+  for (int o = 1; o < 32; o *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, before, o);
+    if (lane >= o) before += other;
+  }
+  if (lane == 31) memory.warp_counts[warp] = before;
+  __syncthreads();
+  before -= mine;
+  for (int w = 0; w < warp; ++w) before += memory.warp_counts[w];
+  if (before < wanted && wanted <= before + mine) {
+    int bin = first;
+    while (before + memory.bins[bin] < wanted) before += memory.bins[bin--];
+    memory.digit = bin;
+    memory.wanted = wanted - before;
   }
   __syncthreads();
 }
@@ -198,8 +200,8 @@ __device__ __forceinline__ void collect_equals(const T* values, int size, uint32
 __device__ __forceinline__ void sort_down(uint64_t* keys, int count) {
   for (int size = 2; size <= count; size *= 2) {
     for (int step = size / 2; step > 0; step /= 2) {
-      const int i = threadIdx.x, other = i ^ step;
-      if (i < count && other > i) {
+      for (int pair = threadIdx.x; pair < count / 2; pair += kSelectThreads) {
+        const int i = pair / step * step * 2 + pair % step, other = i + step;
         const uint64_t a = keys[i], b = keys[other];
         if ((a < b) == ((i & size) == 0)) {
           keys[i] = b;
@@ -223,22 +225,30 @@ __global__ void __launch_bounds__(kSelectThreads) top_k_kernel(const __grid_cons
     memory.wanted = k;
     memory.count = 0;
   }
-  uint32_t bits = 0;
-  for (int shift = 24; shift >= 0; shift -= 8) {
-    count_digits(values, size, bits, shift, memory);
+  // Values with bits from `least` on are `k - wanted` larger ones and `num_alike` that share its `known` highest bits.
+  uint32_t least = 0;
+  int known = 0, num_alike = size, wanted = k;
+  while (known < 32 && k - wanted + num_alike > kSorted) {
+    const int shift = max(32 - known - kDigitBits, 0);
+    count_digits(values, size, least, known, shift, memory);
     find_digit(memory);
-    bits |= static_cast<uint32_t>(memory.digit) << shift;
+    least |= static_cast<uint32_t>(memory.digit) << shift;
+    known = 32 - shift;
+    num_alike = memory.bins[memory.digit];
+    wanted = memory.wanted;
+    __syncthreads();
   }
-  const int num_equal = memory.bins[bits & 255], wanted = memory.wanted;
-  const bool takes_all_equal = num_equal == wanted;
-  for_each_value(values, size, [&](int place, uint32_t mine, bool exists) {
-    if (exists && (mine > bits || (takes_all_equal && mine == bits))) memory.keys[atomicAdd(&memory.count, 1)] = key_of(mine, place);
+  const bool takes_alike = k - wanted + num_alike <= kSorted;
+  __syncthreads();
+  for_each_value(values, size, [&](int place, uint32_t bits, bool exists) {
+    if (exists && (takes_alike ? bits >= least : bits > least)) memory.keys[atomicAdd(&memory.count, 1)] = key_of(bits, place);
   });
   __syncthreads();
-  if (!takes_all_equal) collect_equals(values, size, bits, wanted, memory);
+  if (!takes_alike) collect_equals(values, size, least, wanted, memory);
+  const int count = takes_alike ? memory.count : k;
   int padded = 1;
-  while (padded < k) padded *= 2;
-  for (int i = k + threadIdx.x; i < padded; i += kSelectThreads) memory.keys[i] = 0;
+  while (padded < count) padded *= 2;
+  for (int i = count + threadIdx.x; i < padded; i += kSelectThreads) memory.keys[i] = 0;
   __syncthreads();
   sort_down(memory.keys, padded);
   for (int i = threadIdx.x; i < k; i += kSelectThreads) {

@@ -9,6 +9,7 @@ namespace xllm::kernels::cuda {
 namespace {
 
 constexpr int kTakeTurns = 1, kBlockAnItem = 2;
+constexpr int kRoundsASequence = 4;  // items of each block from which on one sequence at a time keeps all busy
 
 int num_multiprocessors() {
   static const int count = [] {
@@ -49,10 +50,21 @@ void start_with(const PromptAttentionParameters& parameters, bool is_causal, boo
 
 PromptAttentionParameters describe_prompts(const PromptAttentionArgs& args) {
   PromptAttentionParameters parameters = {};
-  const int box_keys = args.block_tables == nullptr ? kTileKeys : box_keys_of(args.block_size);
+  const auto keys_in_boxes_of = [&](int rows) {
+    return describe_heads(args.key, args.num_keys, args.num_kv_heads, args.head_dim, args.key_row_stride, rows);
+  };
+  const auto values_in_boxes_of = [&](int rows) {
+    return describe_heads(args.value, args.num_keys, args.num_kv_heads, args.head_dim, args.value_row_stride, rows);
+  };
   parameters.queries = describe_heads(args.query, args.num_queries, args.num_heads, args.head_dim, args.query_row_stride, kTileQueries);
-  parameters.keys = describe_heads(args.key, args.num_keys, args.num_kv_heads, args.head_dim, args.key_row_stride, box_keys);
-  parameters.values = describe_heads(args.value, args.num_keys, args.num_kv_heads, args.head_dim, args.value_row_stride, box_keys);
+  parameters.keys = keys_in_boxes_of(kTileKeys);
+  parameters.values = values_in_boxes_of(kTileKeys);
+  if (args.block_tables != nullptr) {
+    parameters.block_size = args.block_size;
+    parameters.box_keys = box_keys_of(args.block_size);
+    parameters.block_keys = keys_in_boxes_of(parameters.box_keys);
+    parameters.block_values = values_in_boxes_of(parameters.box_keys);
+  }
   parameters.query_start = args.query_start;
   parameters.key_start = args.key_start;
   parameters.seq_lens = args.seq_lens;
@@ -66,10 +78,10 @@ PromptAttentionParameters describe_prompts(const PromptAttentionArgs& args) {
   parameters.num_sequences = args.num_sequences;
   parameters.num_query_tiles = (args.max_query_len + kTileQueries - 1) / kTileQueries;
   parameters.table_width = args.table_width;
-  parameters.block_size = args.block_tables == nullptr ? 1 : args.block_size;
-  parameters.box_keys = box_keys;
   parameters.splits = args.splits;
-  parameters.num_items = parameters.num_query_tiles * args.num_sequences * args.splits * args.num_heads;
+  const int items_a_sequence = parameters.num_query_tiles * args.splits * args.num_heads;
+  parameters.num_items = items_a_sequence * args.num_sequences;
+  parameters.goes_by_sequence = items_a_sequence >= kRoundsASequence * num_multiprocessors();
   parameters.scale = args.scale * 1.44269504f;
   return parameters;
 }

@@ -4,8 +4,8 @@
 //
 //   S(n-1) = Q K(n-1)^T  and  O += P(n) V(n)  are started;  softmax of S(n-1) as soon as it is there;  O is scaled when P V has ended
 //
-// Blocks are persistent: keys of the next piece of work are on their way while the last one's rows are written. Tiles of a paged cache
-// are put together from boxes of a block. Values past a sequence's end are cleared in shared memory, since 0 times NaN is NaN.
+// Blocks are persistent: keys of the next piece of work are on their way while the last one's rows are written. A tile of a paged
+// cache is one box where its blocks follow one another, else put together from boxes of a block. Values past a sequence's end are cleared in shared memory, since 0 times NaN is NaN.
 // Knows nothing of where lengths come from.
 #pragma once
 
@@ -21,8 +21,10 @@ constexpr int kPlaneBytes = 128 * 128;
 
 struct PromptAttentionParameters {
   CUtensorMap queries;        // boxes of 64 numbers and 128 rows of a head
-  CUtensorMap keys;           // boxes of 64 numbers and box_keys rows of a head
+  CUtensorMap keys;           // the same of keys
   CUtensorMap values;
+  CUtensorMap block_keys;     // boxes of 64 numbers and box_keys rows of a head, of a cache alone
+  CUtensorMap block_values;
   const int* query_start;
   const int* key_start;
   const int* seq_lens;
@@ -39,6 +41,7 @@ struct PromptAttentionParameters {
   int block_size;
   int box_keys;
   int splits;
+  bool goes_by_sequence;      // false: the last tiles of all sequences come first, as they are the longest
   int num_items;
   float scale;                // times log2(e)
 };
@@ -60,16 +63,17 @@ struct PromptAttentionShape {
   static constexpr int kBytes = (1 + 2 * kPromptStages) * kTileBytes + 1024 + 128;
 };
 
-// The item of a place in the order: last tiles of all sequences first, as they are the longest where attention is causal. False where a
-// sequence has no such tile.
+// The item of a place in the order: last tiles first, of one sequence after the other, which keeps its keys in the cache of the GPU, or of
+// all. False where a sequence has no such tile.
 template <bool CAUSAL>
 __device__ __forceinline__ bool find_item(const PromptAttentionParameters& args, int place, PromptItem& item) {
   item.head = place % args.num_heads;
   place /= args.num_heads;
   item.split = place % args.splits;
   place /= args.splits;
-  item.sequence = place % args.num_sequences;
-  item.row = (args.num_query_tiles - 1 - place / args.num_sequences) * kTileQueries;
+  const int inner = args.goes_by_sequence ? args.num_query_tiles : args.num_sequences, first = place / inner, second = place % inner;
+  item.sequence = args.goes_by_sequence ? first : second;
+  item.row = (args.num_query_tiles - 1 - (args.goes_by_sequence ? second : first)) * kTileQueries;
   item.first_row = args.query_start[item.sequence];
   item.num_rows = args.query_start[item.sequence + 1] - item.first_row;
   if (item.row >= item.num_rows) return false;
@@ -92,25 +96,39 @@ struct PromptBarriers {
   uint64_t key_full[kPromptStages], key_empty[kPromptStages], value_full[kPromptStages], value_empty[kPromptStages];
 };
 
+// Where a tile of keys lies.
+struct TilePlace {
+  int slot;       // of the whole tile, or of the box that belongs to this lane
+  bool is_whole;  // in one piece
+};
+
+// All lanes call it, and get the same `is_whole`.
+__device__ __forceinline__ TilePlace place_tile(const PromptAttentionParameters& args, const PromptItem& item, int start, int lane) {
+  if (args.block_tables == nullptr) return {args.key_start[item.sequence] + start, true};
+  const int box_keys = args.box_keys, boxes = kTileKeys / box_keys, key = start + lane % boxes * box_keys;
+  // Boxes past the end repeat the last block; nobody sees what is in them.
+  const int known = min(key, (item.length - 1) / box_keys * box_keys);
+  const int* table = args.block_tables + static_cast<int64_t>(item.sequence) * args.table_width;
+  const int slot = table[known / args.block_size] * args.block_size + known % args.block_size;
+  const int first = __shfl_sync(0xffffffffu, slot, 0);
+  const bool follows = key != known || slot == first + lane % boxes * box_keys;
+  const bool is_whole = __all_sync(0xffffffffu, follows);
+  return {is_whole ? first : slot, is_whole};
+}
+
 // Asks for one tile of keys or values; all lanes call it.
 template <int D>
-__device__ __forceinline__ void copy_tile(const PromptAttentionParameters& args, const PromptItem& item, const CUtensorMap* map,
-                                          uint32_t destination, int start, uint64_t* barrier, int lane) {
+__device__ __forceinline__ void copy_tile(const PromptAttentionParameters& args, const PromptItem& item, const CUtensorMap* whole,
+                                          const CUtensorMap* blocks, uint32_t destination, TilePlace place, uint64_t* barrier, int lane) {
+  constexpr int kPlanes = PromptAttentionShape<D>::kPlanes;
   const int kv_head = item.head / args.group;
-  const int boxes = kTileKeys / args.box_keys;
-  for (int i = lane; i < boxes * PromptAttentionShape<D>::kPlanes; i += 32) {
-    const int box = i % boxes, plane = i / boxes;
-    int slot = start + box * args.box_keys;
-    if (args.block_tables != nullptr) {
-      // Boxes past the end repeat the last block.
-      slot = min(slot, (item.length - 1) / args.box_keys * args.box_keys);
-      const int* table = args.block_tables + static_cast<int64_t>(item.sequence) * args.table_width;
-      slot = table[slot / args.block_size] * args.block_size + slot % args.block_size;
-    } else {
-      slot += args.key_start[item.sequence];
-    }
-    copy_head_box(destination + plane * kPlaneBytes + box * args.box_keys * 128, map, plane * 64, slot, kv_head, barrier);
+  if (place.is_whole) {
+    if (lane < kPlanes) copy_head_box(destination + lane * kPlaneBytes, whole, lane * 64, place.slot, kv_head, barrier);
+    return;
   }
+  const int boxes = kTileKeys / args.box_keys, box = lane % boxes;
+  for (int plane = lane / boxes; plane < kPlanes; plane += 32 / boxes)
+    copy_head_box(destination + plane * kPlaneBytes + box * args.box_keys * 128, blocks, plane * 64, place.slot, kv_head, barrier);
 }
 
 template <int D, bool CAUSAL>
@@ -132,16 +150,17 @@ __device__ void feed_prompt(const PromptAttentionParameters& args, PromptBarrier
     for (int n = item.end - 1; n >= item.begin; --n, ++tile) {
       const int stage = tile % kPromptStages, parity = (tile / kPromptStages & 1) ^ 1, start = n * kTileKeys;
       const uint32_t at = stage * Shape::kTileBytes;
+      const TilePlace tile_place = place_tile(args, item, start, lane);
       barrier_wait(&barriers.key_empty[stage], parity);
       if (lane == 0) barrier_expect(&barriers.key_full[stage], Shape::kTileBytes);
       __syncwarp();
-      copy_tile<D>(args, item, &args.keys, keys + at, start, &barriers.key_full[stage], lane);
+      copy_tile<D>(args, item, &args.keys, &args.block_keys, keys + at, tile_place, &barriers.key_full[stage], lane);
       barrier_wait(&barriers.value_empty[stage], parity);
       const bool is_tail = start + kTileKeys > item.length;
       uint64_t* arrived = is_tail ? &barriers.tail : &barriers.value_full[stage];
       if (lane == 0) barrier_expect(arrived, Shape::kTileBytes);
       __syncwarp();
-      copy_tile<D>(args, item, &args.values, values + at, start, arrived, lane);
+      copy_tile<D>(args, item, &args.values, &args.block_values, values + at, tile_place, arrived, lane);
       if (is_tail) {
         barrier_wait(&barriers.tail, num_tails++ & 1);
         const int first = item.length - start;

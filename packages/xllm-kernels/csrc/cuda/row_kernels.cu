@@ -7,6 +7,7 @@
 #include "async_copy.cuh"
 #include "launch.h"
 #include "matrix.cuh"
+#include "next_read.cuh"
 #include "norm_and_rotate.cuh"
 
 namespace xllm::kernels::cuda {
@@ -74,6 +75,10 @@ __global__ void rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
 template <int WARPS>
 __global__ void add_rms_norm_kernel(const __grid_constant__ AddRmsNormArgs args) {
   launch_dependents();
+  if (blockIdx.x >= args.num_rows) {
+    fetch_beside(args.next, blockIdx.x - args.num_rows, gridDim.x - args.num_rows);
+    return;
+  }
   wait_for_prerequisites();
   const int64_t row = blockIdx.x;
   const int count = static_cast<int>(args.size / kVector);
@@ -99,6 +104,11 @@ __device__ __forceinline__ uint32_t silu_times(uint32_t gate, uint32_t up) {
 
 __global__ void silu_and_mul_kernel(const __grid_constant__ SiluAndMulArgs args) {
   launch_dependents();
+  if (blockIdx.y >= args.num_rows) {
+    const int64_t block = (blockIdx.y - args.num_rows) * gridDim.x + blockIdx.x;
+    fetch_beside(args.next, block, (gridDim.y - args.num_rows) * gridDim.x);
+    return;
+  }
   wait_for_prerequisites();
   const int64_t row = blockIdx.y;
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -130,7 +140,9 @@ __global__ void rotary_embedding_kernel(const __grid_constant__ RotaryEmbeddingA
   }
 }
 
-// A warp takes one head of one token, four heads a block.
+constexpr int kHeadsAWarp = 4, kRotatingWarps = 4;
+
+// A warp takes up to four heads of one token, which share the angles.
 template <int D>
 __global__ void norm_and_rotate_kernel(const __grid_constant__ NormAndRotateArgs args) {
   launch_dependents();
@@ -138,18 +150,32 @@ __global__ void norm_and_rotate_kernel(const __grid_constant__ NormAndRotateArgs
   constexpr int E = D / 32;
   const RotaryEmbeddingArgs& heads = args.heads;
   const int64_t token = blockIdx.x;
-  const int head = blockIdx.y * 4 + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bool is_query = head < heads.num_heads;
-  if (head >= heads.num_heads + heads.num_kv_heads) return;
-  auto* row = is_query ? static_cast<__nv_bfloat16*>(heads.query) + token * heads.query_row_stride + head * D
-                       : static_cast<__nv_bfloat16*>(heads.key) + token * heads.key_row_stride + (head - heads.num_heads) * D;
-  float v[E];
+  const int first = (blockIdx.y * kRotatingWarps + threadIdx.x / 32) * kHeadsAWarp, lane = threadIdx.x % 32;
+  const int num_heads = static_cast<int>(heads.num_heads), count = min(kHeadsAWarp, num_heads + static_cast<int>(heads.num_kv_heads) - first);
+  if (count <= 0) return;
+  const auto row_of = [&](int head) {
+    return lane * E + (head < num_heads ? static_cast<__nv_bfloat16*>(heads.query) + token * heads.query_row_stride + head * D
+                                        : static_cast<__nv_bfloat16*>(heads.key) + token * heads.key_row_stride + (head - num_heads) * D);
+  };
+  float v[kHeadsAWarp][E], weights[2][E];
 #pragma unroll
-  for (int i = 0; i < E; ++i) v[i] = __bfloat162float(row[lane * E + i]);
-  norm_and_rotate<D>(v, static_cast<const __nv_bfloat16*>(is_query ? args.q_norm : args.k_norm),
-                     heads.cos_sin + heads.positions[token] * D, args.eps, lane);
+  for (int h = 0; h < kHeadsAWarp; ++h)
+    if (h < count) load_numbers(v[h], row_of(first + h));
+  Rotation<D> rotation;
+  rotation.load(heads.cos_sin + heads.positions[token] * D, lane);
+  if (args.q_norm != nullptr) load_numbers(weights[0], static_cast<const __nv_bfloat16*>(args.q_norm) + lane * E);
+  if (args.k_norm != nullptr) load_numbers(weights[1], static_cast<const __nv_bfloat16*>(args.k_norm) + lane * E);
 #pragma unroll
-  for (int i = 0; i < E; ++i) row[lane * E + i] = __float2bfloat16(v[i]);
+  for (int h = 0; h < kHeadsAWarp; ++h) {
+    if (h >= count) break;
+    const bool is_query = first + h < num_heads;
+    if ((is_query ? args.q_norm : args.k_norm) != nullptr) {
+      if (is_query) norm_head<D>(v[h], weights[0], args.eps);
+      else norm_head<D>(v[h], weights[1], args.eps);
+    }
+    rotate_head<D>(v[h], rotation, lane);
+    store_numbers(row_of(first + h), v[h]);
+  }
 }
 
 __global__ void write_kv_kernel(const __grid_constant__ WriteKvArgs args) {
@@ -187,7 +213,7 @@ void rms_norm(const RmsNormArgs& args, void* stream) {
 void add_rms_norm(const AddRmsNormArgs& args, void* stream) {
   check_size(args.size, "the size of a row");
   if (args.num_rows == 0) return;
-  launch(add_rms_norm_kernel<16>, "add_rms_norm", {grid_of(args.num_rows), 512}, args, stream);
+  launch(add_rms_norm_kernel<16>, "add_rms_norm", {grid_of(args.num_rows + fetching_blocks(args.next)), 512}, args, stream);
 }
 
 void rotary_embedding(const RotaryEmbeddingArgs& args, void* stream) {
@@ -202,8 +228,9 @@ void norm_and_rotate(const NormAndRotateArgs& args, void* stream) {
   if ((heads.head_dim != 64 && heads.head_dim != 128) || heads.rotary_dim != heads.head_dim)
     throw std::invalid_argument("heads must have 64 or 128 numbers, all rotated");
   if (heads.num_tokens == 0) return;
-  const auto blocks = static_cast<unsigned>((heads.num_heads + heads.num_kv_heads + 3) / 4);
-  const LaunchShape shape{dim3(static_cast<unsigned>(heads.num_tokens), blocks), 128};
+  constexpr int kHeadsABlock = kHeadsAWarp * kRotatingWarps;
+  const auto blocks = static_cast<unsigned>((heads.num_heads + heads.num_kv_heads + kHeadsABlock - 1) / kHeadsABlock);
+  const LaunchShape shape{dim3(static_cast<unsigned>(heads.num_tokens), blocks), 32 * kRotatingWarps};
   launch(heads.head_dim == 64 ? norm_and_rotate_kernel<64> : norm_and_rotate_kernel<128>, "norm_and_rotate", shape, args, stream);
 }
 
@@ -216,13 +243,15 @@ void write_kv(const WriteKvArgs& args, void* stream) {
 void silu_and_mul(const SiluAndMulArgs& args, void* stream) {
   check_size(args.size, "the size of a row");
   constexpr int kThreads = 256;
+  constexpr int64_t kMostRows = 65535 - kFetchingBlocks;  // a grid has at most 65535 blocks in y
   const auto columns = static_cast<unsigned>((args.size / kVector + kThreads - 1) / kThreads);
-  for (int64_t row = 0; row < args.num_rows; row += 65535) {  // the most that a grid has in y
+  for (int64_t row = 0; row < args.num_rows; row += kMostRows) {
     SiluAndMulArgs part = args;
-    part.num_rows = std::min<int64_t>(65535, args.num_rows - row);
+    part.num_rows = std::min<int64_t>(kMostRows, args.num_rows - row);
     part.x = static_cast<const __nv_bfloat16*>(args.x) + row * 2 * args.size;
     part.out = static_cast<__nv_bfloat16*>(args.out) + row * args.size;
-    launch(silu_and_mul_kernel, "silu_and_mul", {dim3(columns, static_cast<unsigned>(part.num_rows)), kThreads}, part, stream);
+    const int64_t rows = part.num_rows + (fetching_blocks(args.next) + columns - 1) / columns;
+    launch(silu_and_mul_kernel, "silu_and_mul", {dim3(columns, static_cast<unsigned>(rows)), kThreads}, part, stream);
   }
 }
 

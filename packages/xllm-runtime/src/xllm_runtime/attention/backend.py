@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 
-from xllm_runtime.attention.metadata import AttentionMetadata
+from xllm_runtime.attention.metadata import AttentionMetadata, LastRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,3 +58,19 @@ class AttentionBackend(Protocol):
         (K, V), each [num_blocks, block_size, num_kv_heads, head_dim], and is written at `metadata.slot_mapping` before
         it is read. Returns [T, num_heads, head_dim] in the query's dtype; the inputs are left as they were.
         """
+
+
+@runtime_checkable
+class AttendsLastRows(Protocol):
+    """What a backend may offer besides."""
+
+    def forward_last(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, torch.Tensor],
+        metadata: AttentionMetadata,
+        last: LastRows,
+    ) -> torch.Tensor:
+        """As `AttentionBackend.forward`, but return only the rows of `last`: [R, num_heads, head_dim]."""

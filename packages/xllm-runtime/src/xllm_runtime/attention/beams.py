@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import torch
 
-from xllm_runtime.attention.backend import AttentionBackend, AttentionSpec
-from xllm_runtime.attention.metadata import AttentionMetadata
+from xllm_runtime.attention.backend import AttendsLastRows, AttentionBackend, AttentionSpec
+from xllm_runtime.attention.metadata import AttentionMetadata, LastRows
 
 KVPair = tuple[torch.Tensor, torch.Tensor]
 BeamKV = list[KVPair]
@@ -74,6 +74,20 @@ class BeamAttention:
             return self._inner.forward(query, key, value, kv_cache, metadata)
         assert metadata.beam_kv is not None, "whoever makes a step of beams sets it"
         return self._attend(query, key, value, kv_cache, metadata.beam_kv[self._layer], metadata, self._scale)
+
+    def forward_last(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, torch.Tensor],
+        metadata: AttentionMetadata,
+        last: LastRows,
+    ) -> torch.Tensor:
+        """See `AttendsLastRows.forward_last`; steps of beams have no such rows."""
+        if isinstance(self._inner, AttendsLastRows):
+            return self._inner.forward_last(query, key, value, kv_cache, metadata, last)
+        return self._inner.forward(query, key, value, kv_cache, metadata)[last.rows]
 
 
 def attend_with_kernel(

@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 
 from xllm_runtime.attention.backend import AttentionSpec
-from xllm_runtime.attention.metadata import AttentionMetadata
+from xllm_runtime.attention.metadata import AttentionMetadata, LastRows
 from xllm_runtime.attention.prompts_cuda import PrefillRows, choose_prompt_kernel, why_no_triton_prompts
 
 BLOCK_SIZE_STEP = 16
@@ -101,6 +101,24 @@ class PagedCUDAAttention:
             output.index_copy_(0, rows, single)
         return output
 
+    def forward_last(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: tuple[torch.Tensor, torch.Tensor],
+        metadata: AttentionMetadata,
+        last: LastRows,
+    ) -> torch.Tensor:
+        """See `AttendsLastRows.forward_last`: to the newest token of a sequence, all others are its context."""
+        if kv_cache[0].shape[1] % BLOCK_SIZE_STEP:
+            return self.forward(query, key, value, kv_cache, metadata)[last.rows]
+        self._write_kv(key, value, *kv_cache, metadata.slot_mapping)
+        output = torch.empty((len(last.rows), *query.shape[1:]), dtype=query.dtype, device=query.device)
+        decodes = DecodeRows(last.rows, last.block_tables, last.seq_lens)
+        self._decode(query[last.rows], key[last.rows], value[last.rows], kv_cache, decodes, output)
+        return output
+
     def _decode(
         self,
         query: torch.Tensor,
@@ -136,8 +154,8 @@ class PagedCUDAAttention:
 
 
 def plan_step(metadata: AttentionMetadata, block_size: int) -> StepPlan:
-    """Tell decodes from prefills; waits for the device once, as lengths are read."""
-    starts, lengths = metadata.query_start.tolist(), metadata.seq_lens.tolist()
+    """Tell decodes from prefills."""
+    starts, lengths = metadata.lengths_on_host()
     query_lens = [end - start for start, end in pairwise(starts)]
     decodable = 1 if block_size % BLOCK_SIZE_STEP == 0 else 0
     decoding = [row for row, length in enumerate(query_lens) if 0 < length <= decodable]
@@ -150,15 +168,12 @@ def plan_step(metadata: AttentionMetadata, block_size: int) -> StepPlan:
         decodes = DecodeRows(rows, metadata.block_tables[index], metadata.seq_lens[index])
     prefills = None
     if prefilling:
-        rows = _tensor(
-            [token for row in prefilling for token in range(starts[row], starts[row + 1])], torch.int64, device
-        )
         keys = [lengths[row] for row in prefilling]
         queries = [query_lens[row] for row in prefilling]
         is_all = len(prefilling) == len(query_lens)
         index = _tensor([] if is_all else prefilling, torch.int64, device)
         prefills = PrefillRows(
-            rows=rows if decoding else None,
+            rows=_rows_of(prefilling, starts, device) if decoding else None,
             query_start=_starts(queries, device),
             key_start=_starts(keys, device),
             max_query_len=max(queries),
@@ -179,6 +194,11 @@ def _newest_slots(decodes: DecodeRows, block_size: int) -> torch.Tensor:
     return torch.where(decodes.seq_lens > 0, blocks * block_size + last % block_size, -1)
 
 
+def _rows_of(sequences: list[int], starts: list[int], device: torch.device) -> torch.Tensor:
+    """int64 [Q]: the rows of some sequences."""
+    return torch.cat([torch.arange(starts[row], starts[row + 1], device=device) for row in sequences])
+
+
 def _starts(lengths: list[int], device: torch.device) -> torch.Tensor:
     total, starts = 0, [0]
     for length in lengths:
@@ -188,7 +208,7 @@ def _starts(lengths: list[int], device: torch.device) -> torch.Tensor:
 
 
 def _tensor(values: list[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype, device="cpu").to(device)
+    return torch.tensor(values, dtype=dtype, device="cpu").to(device, non_blocking=True)
 
 
 def _missing_kernels(spec: AttentionSpec) -> list[str]:

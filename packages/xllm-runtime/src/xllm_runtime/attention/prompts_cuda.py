@@ -14,6 +14,7 @@ from functools import cache
 import torch
 
 from xllm_runtime.attention.backend import AttentionSpec
+from xllm_runtime.attention.metadata import AttentionMetadata
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +44,22 @@ class PrefillRows:
     """`seq_lens` on the host."""
     block_size: int
     _slots: torch.Tensor | None = None
+
+    @classmethod
+    def in_cache(cls, metadata: AttentionMetadata, block_size: int) -> PrefillRows:
+        """Return all sequences of a step, of whose lengths the host knows bounds alone; their keys are read from the cache."""
+        return cls(
+            rows=None,
+            query_start=metadata.query_start,
+            key_start=metadata.query_start,
+            max_query_len=metadata.max_query_len,
+            max_key_len=metadata.block_tables.shape[1] * block_size,
+            has_own_keys=False,
+            block_tables=metadata.block_tables,
+            seq_lens=metadata.seq_lens,
+            lengths=[],
+            block_size=block_size,
+        )
 
     def key_slots(self) -> torch.Tensor:
         """Return int64 [K]: where the keys lie in the cache. Worked out when first asked for."""

@@ -51,7 +51,8 @@ class Executor(Protocol):
         """Return the hidden states [T, hidden] of at least one token, on the device.
 
         KV of all T tokens is in the cache afterwards. Running the same input again changes nothing, so a failed step can
-        be repeated in parts. The result may be overwritten by the next call. Raises whatever the model raises.
+        be repeated in parts. The result may be overwritten by the next call. Raises whatever the model raises. Where nothing but
+        samples is asked of a long step, rows that are not sampled may be undefined.
         """
 
     def decode(self, forward_input: ForwardInput) -> DecodedRows | None:

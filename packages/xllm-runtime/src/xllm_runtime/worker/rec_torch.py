@@ -52,7 +52,8 @@ class TorchRecWorker(LLMWorker):
             return host
         from xllm_runtime.worker.rec_cuda import CUDASearcher
 
-        return CUDASearcher(self._model, self.hidden_of, self._platform.device, self._block_size, host)
+        model = cast("LlamaForCausalLM", self._model)
+        return CUDASearcher(model, self.hidden_of, self._platform.device, self._block_size, host)
 
     @torch.inference_mode()
     def hidden_of(self, batch: SearchBatch) -> torch.Tensor:

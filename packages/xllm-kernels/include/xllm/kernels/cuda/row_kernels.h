@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+#include "xllm/kernels/cuda/next_read.h"
+
 namespace xllm::kernels::cuda {
 
 // out[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * weight
@@ -27,6 +29,7 @@ struct AddRmsNormArgs {
   int64_t num_rows;
   int64_t size;
   float eps;
+  NextRead next;
 };
 void add_rms_norm(const AddRmsNormArgs& args, void* stream);
 
@@ -75,6 +78,7 @@ struct SiluAndMulArgs {
   void* out;               // [num_rows, size], dense
   int64_t num_rows;
   int64_t size;
+  NextRead next;
 };
 void silu_and_mul(const SiluAndMulArgs& args, void* stream);
 

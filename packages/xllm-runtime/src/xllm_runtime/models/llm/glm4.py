@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from xllm_framework.model import ModelArgs
-from xllm_runtime.attention import AttentionMetadata
+from xllm_runtime.attention import AttentionMetadata, LastRows
 from xllm_runtime.layers.parameter import WeightTargets
 from xllm_runtime.layers.rope_frequencies import rotary_dim
 from xllm_runtime.models.llama_settings import explain_llama
@@ -38,6 +38,21 @@ class Glm4DecoderLayer(LlamaDecoderLayer):
         self.post_attention_layernorm.add(x, residual)
         output: torch.Tensor = self.post_mlp_layernorm(self.mlp(x))
         return output
+
+    def forward_last(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        positions: torch.Tensor,
+        attention: AttentionMetadata,
+        last: LastRows,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `LlamaDecoderLayer.forward_last`."""
+        self.input_layernorm.add(x, residual)
+        x = self.post_self_attn_layernorm(self.self_attn(x, positions, attention, last))
+        residual = residual[last.rows]
+        self.post_attention_layernorm.add(x, residual)
+        return self.post_mlp_layernorm(self.mlp(x)), residual
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield the tensors under `prefix`."""

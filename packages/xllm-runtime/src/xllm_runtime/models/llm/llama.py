@@ -20,7 +20,14 @@ from torch import nn
 
 from xllm_framework.kv_cache import LayerGroup
 from xllm_framework.model import ModelArgs
-from xllm_runtime.attention import AttentionBackend, AttentionMetadata, AttentionSpec, select_attention
+from xllm_runtime.attention import (
+    AttendsLastRows,
+    AttentionBackend,
+    AttentionMetadata,
+    AttentionSpec,
+    LastRows,
+    select_attention,
+)
 from xllm_runtime.layers.embedding import Embedding
 from xllm_runtime.layers.kv_scales import kv_scale_targets
 from xllm_runtime.layers.linear import Linear
@@ -118,14 +125,22 @@ class LlamaAttention(nn.Module):
         """Put what `wrap` makes of the attention backend in its place."""
         self._attention = wrap(self._attention, self._spec)
 
-    def forward(self, x: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
-        """[T, hidden] -> [T, hidden]."""
+    def forward(
+        self, x: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata, last: LastRows | None = None
+    ) -> torch.Tensor:
+        """[T, hidden] -> [T, hidden], or [R, hidden] of the rows of `last`."""
         query, key, value = self.qkv_proj(x).split(self._sizes, -1)
         query = query.unflatten(-1, (self._num_heads, self._head_dim))
         key = key.unflatten(-1, (self._num_kv_heads, self._head_dim))
         value = value.unflatten(-1, (self._num_kv_heads, self._head_dim))
         query, key = self._norm_and_rotate(query, key, positions)
-        attended = self._attention.forward(query, key, value, self.kv_cache, attention.of_group(self.group))
+        attention = attention.of_group(self.group)
+        if last is None:
+            attended = self._attention.forward(query, key, value, self.kv_cache, attention)
+        elif isinstance(self._attention, AttendsLastRows):
+            attended = self._attention.forward_last(query, key, value, self.kv_cache, attention, last)
+        else:
+            attended = self._attention.forward(query, key, value, self.kv_cache, attention)[last.rows]
         output: torch.Tensor = self.o_proj(attended.flatten(1))
         return output
 
@@ -199,6 +214,21 @@ class LlamaDecoderLayer(nn.Module):
         self.post_attention_layernorm.add(x, residual)
         output: torch.Tensor = self.mlp(x)
         return output
+
+    def forward_last(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        positions: torch.Tensor,
+        attention: AttentionMetadata,
+        last: LastRows,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `forward`, for the rows of `last` alone: (output, residual), [R, hidden] each."""
+        self.input_layernorm.add(x, residual)
+        x = self.self_attn(x, positions, attention, last)
+        residual = residual[last.rows]
+        self.post_attention_layernorm.add(x, residual)
+        return self.mlp(x), residual
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield the tensors under `prefix`."""
@@ -288,11 +318,16 @@ class LlamaForCausalLM(nn.Module):
     ) -> torch.Tensor:
         """Compute T tokens from their embeddings `x` [T, hidden], which may change, at positions as the rotary takes them.
 
-        After layer i, (rows int64 [R], values [R, hidden]) of `additions[i]` are added to the hidden states.
+        After layer i, (rows int64 [R], values [R, hidden]) of `additions[i]` are added to the hidden states. Returns the rows of
+        `attention.last` alone where there are such.
         """
         positions = self.rotary.begin_step(positions)
         residual = torch.zeros_like(x)
-        for index, layer in enumerate(self.layers):
+        last, final = attention.last, len(self.layers) - 1
+        for index, layer in enumerate(self.decoder_layers()):
+            if last is not None and index == final:
+                x, residual = layer.forward_last(x, residual, positions, attention, last)
+                break
             x = layer(x, residual, positions, attention)
             if index < len(additions):
                 residual.index_add_(0, *additions[index])
