@@ -16,6 +16,8 @@ from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.operations import Operations
 from xllm_runtime.layers.parameter import WeightTargets, whole_parameter
 
+ALIGNMENT = 8
+"""Numbers of which rows of matrices on a GPU should be a multiple."""
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -141,9 +143,12 @@ class VisionMLP(nn.Module):
         self.first = Linear(size, [(name, inner) for name in first], has_bias=has_bias, dtype=dtype)
         self.second = Linear(inner, [(last, size)], has_bias=has_bias, dtype=dtype)
         self._activation, self._is_gated = activation, len(first) == 2
+        self._is_aligned = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[P, size] -> [P, size]."""
+        if x.is_cuda and not self._is_aligned:
+            self.align()
         x = self.first(x)
         if self._is_gated:
             gate, up = x.chunk(2, -1)
@@ -152,6 +157,24 @@ class VisionMLP(nn.Module):
             x = self._activation(x)
         output: torch.Tensor = self.second(x)
         return output
+
+    def align(self) -> None:
+        """Widen the inner layer with zeros to whole multiples of 8, which changes no result; weights must be loaded.
+
+        Products over other numbers (Qwen2.5-VL has 3420) miss the fast kernels of GPUs.
+        """
+        self._is_aligned = True
+        first, second = self.first, self.second
+        inner = second.weight.shape[1]
+        padding = -inner % ALIGNMENT
+        if not padding:
+            return
+        rows = F.pad(first.weight.data.view(-1, inner, first.weight.shape[1]), (0, 0, 0, padding))
+        first.weight = nn.Parameter(rows.flatten(0, 1), requires_grad=False)
+        if first.bias is not None:
+            biases = F.pad(first.bias.data.view(-1, inner), (0, padding))
+            first.bias = nn.Parameter(biases.flatten(), requires_grad=False)
+        second.weight = nn.Parameter(F.pad(second.weight.data, (0, padding)), requires_grad=False)
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield the tensors under `prefix`."""
