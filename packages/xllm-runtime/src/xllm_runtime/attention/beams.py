@@ -59,7 +59,11 @@ class BeamAttention:
     def explain(cls, spec: AttentionSpec) -> list[str]:
         """See `AttentionBackend.explain`."""
         reasons = ["has no sliding window"] if spec.sliding_window else []
-        return [*reasons, "has no soft cap of scores"] if spec.softcap else reasons
+        if spec.softcap:
+            reasons.append("has no soft cap of scores")
+        if spec.kv_dtype not in (None, spec.dtype):
+            reasons.append("keeps keys and values as they are computed")
+        return reasons
 
     def forward(
         self,
