@@ -8,7 +8,7 @@
 namespace xllm::kernels::cuda {
 
 struct QuantisedParameters {
-  CUtensorMap weight;         // [row, box, 128 bytes] in boxes of the boxes of a stage by the rows of a tile (gated: half of them)
+  CUtensorMap weight;         // [row, box, 128 bytes] in boxes of copied_boxes by the rows of a tile (gated: half of them)
   CUtensorMap x_map;          // XSTAGE: [row, 64 columns] in boxes of the columns of a stage by 8 NT rows
   const void* x;              // [batch, k]
   const void* norm_weight;    // [k] or null
@@ -26,6 +26,7 @@ struct QuantisedParameters {
   int num_boxes;              // of a row of W
   int slice_boxes;            // num_boxes / S
   int steps;                  // stages of a slice
+  int copied_boxes;           // of W, by one copy
   int stages;                 // of the ring
   int x_stride;               // bytes of a row of x in shared memory, without XSTAGE
   int partial_stride;         // floats of a row of sums there: the batch, made odd

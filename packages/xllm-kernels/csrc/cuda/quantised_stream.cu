@@ -10,11 +10,12 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-constexpr int kSharedBytes = 112 * 1024;     // half a multiprocessor, so that the next kernel's ring can fill while this one ends
+// Half a multiprocessor, so that the next kernel's ring can fill while this one ends; more rows need all of it.
+constexpr int kSharedBytes = 112 * 1024, kAllSharedBytes = 224 * 1024;
 constexpr double kBytesPerNanosecond = 31.;  // that one multiprocessor of an H200 gets
-constexpr double kMeetingNanoseconds = 1500., kTileNanoseconds = 300.;
+constexpr double kMeetingNanoseconds = 1500., kTileNanoseconds = 500., kStageNanoseconds = 600.;
 
-constexpr int64_t kMaxNormedBytes = 48 * 1024;  // of x and the norm's weight in shared memory
+constexpr int64_t kMaxNormedColumns = 2048;  // more take longer than a norm before
 
 struct Cut {
   int row_tiles = 0;
@@ -45,6 +46,10 @@ bool fits(int64_t n, int row_tiles, Epilogue epilogue) {
   return n % (16 * row_tiles) == 0 && (epilogue != Epilogue::silu_and_mul || n / 2 % (8 * row_tiles) == 0);
 }
 
+int shared_bytes(const Cut& cut) {
+  return (cut.column_tiles == 1 ? kSharedBytes : kAllSharedBytes) / cut.blocks_per_processor;
+}
+
 int x_stride(const QuantisedStreamArgs& args, const Cut& cut) {
   return cut.stages_x ? 0 : num_boxes(args) / cut.splits * (args.kind == WeightKind::int4 ? 512 : 256) + 64;
 }
@@ -61,14 +66,14 @@ int fixed_bytes(const QuantisedStreamArgs& args, const Cut& cut) {
 
 // Two sets where they leave room for three stages.
 int partial_sets(const QuantisedStreamArgs& args, const Cut& cut, int stage_bytes) {
-  const int left = kSharedBytes / cut.blocks_per_processor - fixed_bytes(args, cut);
+  const int left = shared_bytes(cut) - fixed_bytes(args, cut);
   return left - 2 * partial_bytes(args, cut) >= 3 * stage_bytes ? 2 : 1;
 }
 
 int num_stages(const QuantisedStreamArgs& args, const Cut& cut) {
   const int stage_bytes = quantised_stage_bytes(cut.row_tiles, cut.column_tiles, cut.stages_x, args.kind);
   const int sums = partial_sets(args, cut, stage_bytes) * partial_bytes(args, cut);
-  const int left = kSharedBytes / cut.blocks_per_processor - fixed_bytes(args, cut) - sums;
+  const int left = shared_bytes(cut) - fixed_bytes(args, cut) - sums;
   return std::min(kQuantisedMaxStages, left / stage_bytes);
 }
 
@@ -80,33 +85,27 @@ bool serves(const QuantisedStreamArgs& args, const Cut& cut) {
   return num_stages(args, cut) >= 2;
 }
 
-// Nanoseconds by the longest block's share of the weights, and what tiles and slices cost where they end and meet.
+// Nanoseconds, as far as measurements tell: a stage takes as long to come as its bytes, or its latency; slices meet at a price.
 double estimate(const QuantisedStreamArgs& args, const Cut& cut) {
   const int rows = 16 * cut.row_tiles, units = args.n / rows * cut.splits, processors = num_processors();
-  const int shares = (units + processors - 1) / processors;
-  const double unit_bytes = rows * 128. * num_boxes(args) / cut.splits;
-  double time = shares * (unit_bytes / kBytesPerNanosecond + kTileNanoseconds);
-  if (cut.splits > 1) time += kMeetingNanoseconds + 8. * args.n * args.batch * cut.splits / (kBytesPerNanosecond * processors);
-  if (cut.stages_x) {
-    // x comes again with every tile, from the second-level cache.
-    time += shares * 0.5 * args.batch * args.k * 2. / cut.splits / kBytesPerNanosecond;
-  } else {
-    time += args.batch * args.k * 2. / 64.;  // and all of it first
-  }
-  return num_stages(args, cut) < 3 ? time * 1.2 : time;
+  const int shares = (units + processors - 1) / processors, boxes = num_boxes(args) / cut.splits;
+  const int steps = (boxes + stage_boxes(cut) - 1) / stage_boxes(cut);
+  const double stage_bytes = quantised_stage_bytes(cut.row_tiles, cut.column_tiles, cut.stages_x, args.kind);
+  const double time = shares * (steps * std::max(stage_bytes / kBytesPerNanosecond, kStageNanoseconds) + kTileNanoseconds);
+  return cut.splits > 1 ? time + kMeetingNanoseconds : time;
 }
 
 Cut choose(const QuantisedStreamArgs& args) {
   const int column_tiles = args.batch <= 8 ? 1 : args.batch <= 16 ? 2 : 4;
   if (args.configuration > 0) {
     const int c = args.configuration;
-    return {c / 100 % 10, column_tiles, 1 << c / 10 % 10, c >= 1000, std::max(1, c % 10)};
+    return {c / 100 % 10, column_tiles, 1 << c / 10 % 10, c / 1000 % 10 == 1, std::max(1, c % 10)};
   }
   Cut best;
   double least = 0;
-  for (const bool stages_x : {false, true}) {
+  for (const bool stages_x : {true, false}) {
     for (const int row_tiles : {4, 2, 1}) {
-      for (int splits = 1; splits <= 8; splits *= 2) {
+      for (int splits = 1; splits <= 4; splits *= 2) {
         const Cut cut{row_tiles, column_tiles, splits, stages_x, 1};
         if (!serves(args, cut)) continue;
         const double time = estimate(args, cut);
@@ -125,7 +124,7 @@ const char* why_no_quantised_stream(int64_t n, int64_t k, Epilogue epilogue) {
   return nullptr;
 }
 
-bool quantised_stream_norms(int64_t batch, int64_t k) { return batch <= 8 && (batch + 1) * (k * 2 + 576) <= kMaxNormedBytes; }
+bool quantised_stream_norms(int64_t batch, int64_t k) { return batch == 1 && k <= kMaxNormedColumns; }
 
 void quantised_stream(const QuantisedStreamArgs& args, void* stream) {
   if (args.batch < 1 || args.batch > kQuantisedStreamMaxBatch)
@@ -143,8 +142,9 @@ void quantised_stream(const QuantisedStreamArgs& args, void* stream) {
   const bool is_gated = args.epilogue == Epilogue::silu_and_mul;
   const int stage_bytes = quantised_stage_bytes(cut.row_tiles, cut.column_tiles, cut.stages_x, args.kind);
   const int sets = partial_sets(args, cut, stage_bytes), x_planes = stage_boxes(cut) * (args.kind == WeightKind::int4 ? 4 : 2);
+  const int copied_boxes = args.configuration >= 10000 ? stage_boxes(cut) : 1;
   QuantisedLaunch launch{};
-  launch.parameters.weight = describe_planes(args.weight, args.n, int64_t{boxes} * 128, is_gated ? rows / 2 : rows, stage_boxes(cut));
+  launch.parameters.weight = describe_planes(args.weight, args.n, int64_t{boxes} * 128, is_gated ? rows / 2 : rows, copied_boxes);
   if (cut.stages_x) launch.parameters.x_map = describe_planes(args.x, args.batch, int64_t{args.k} * 2, columns, x_planes);
   launch.parameters.x = args.x;
   launch.parameters.norm_weight = args.norm_weight;
@@ -162,6 +162,7 @@ void quantised_stream(const QuantisedStreamArgs& args, void* stream) {
   launch.parameters.num_boxes = boxes;
   launch.parameters.slice_boxes = slice_boxes;
   launch.parameters.steps = (slice_boxes + stage_boxes(cut) - 1) / stage_boxes(cut);
+  launch.parameters.copied_boxes = copied_boxes;
   launch.parameters.stages = stages;
   launch.parameters.x_stride = x_stride(args, cut);
   launch.parameters.partial_stride = args.batch | 1;

@@ -105,10 +105,14 @@ __device__ __forceinline__ void copy_quantised(const QuantisedParameters& args, 
     const int tile = (u0 + i / args.steps) % tiles;
     unsigned char* base = memory.stages + stage * Shape::kStageBytes;
     barrier_expect(memory.full + stage, Shape::kStageBytes);
-    copy_stacked_box(base, &args.weight, 0, weight_row(args, tile, 0, Shape::kRows), box_of(i), memory.full + stage, once);
-    if (args.is_gated) {
-      copy_stacked_box(base + Shape::kWeightBytes / 2, &args.weight, 0, weight_row(args, tile, Shape::kRows / 2, Shape::kRows),
-                       box_of(i), memory.full + stage, once);
+    const int first = box_of(i), row = weight_row(args, tile, 0, Shape::kRows);
+    const int box_bytes = (args.is_gated ? Shape::kRows / 2 : Shape::kRows) * kBoxBytes;
+    for (int box = 0; box < Shape::kWk; box += args.copied_boxes, base += args.copied_boxes * box_bytes) {
+      copy_stacked_box(base, &args.weight, 0, row, first + box, memory.full + stage, once);
+      if (args.is_gated) {
+        copy_stacked_box(base + Shape::kWeightBytes / 2, &args.weight, 0, weight_row(args, tile, Shape::kRows / 2, Shape::kRows),
+                         first + box, memory.full + stage, once);
+      }
     }
   };
   const auto copy_x = [&](int i, int stage) {

@@ -70,6 +70,8 @@ class PagedTritonAttention:
             rows = plan.prefills
             queries = query if rows.rows is None else query[rows.rows]
             attended = output if rows.rows is None else torch.empty_like(queries)
+            if rows.has_own_keys and key.stride(0) != value.stride(0):  # the kernel takes one for both
+                key, value = key.contiguous(), value.contiguous()
             keys, values = (key, value) if rows.has_own_keys else kv_cache
             self._prefill_attention(
                 queries,

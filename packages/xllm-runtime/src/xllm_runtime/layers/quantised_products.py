@@ -70,7 +70,7 @@ class CUDAProducts:
 
     def _multiply_8_bits(self, x: torch.Tensor, matrix: QuantisedMatrix) -> torch.Tensor | None:
         """[T, k] -> [T, n], x quantised token by token; None where no library multiplies so."""
-        portable, row_scales = self._portable, matrix.row_scales
+        portable, row_scales, num_rows = self._portable, matrix.row_scales, len(x)
         if matrix.kind == WeightKind.INT4:
             return None
         stored = matrix.values.view(portable.STORED[matrix.kind]).t()
@@ -82,6 +82,7 @@ class CUDAProducts:
         if matrix.block_scales is not None:
             if matrix.n % GROUP_COLUMNS or matrix.k % (4 * GROUP_COLUMNS):
                 return None
+            x = F.pad(x, (0, 0, 0, -len(x) % ROWS_OF_BLOCK_SCALES))
             values, scales = portable.quantise_rows(x, matrix.kind, GROUP_COLUMNS)
             weight_scales = matrix.block_scales.t()
         else:
@@ -90,7 +91,7 @@ class CUDAProducts:
         product: torch.Tensor = torch._scaled_mm(
             values, stored, scale_a=scales, scale_b=weight_scales, out_dtype=torch.bfloat16
         )
-        return product.to(x.dtype)
+        return product[:num_rows].to(x.dtype)
 
 
 STREAMED_ROWS = 32
@@ -99,6 +100,8 @@ PORTABLE_ROWS = 64
 """Rows up to which the Triton kernel is faster than making the matrix plain."""
 MIN_8_BIT_ROWS = 16
 """`torch._int_mm` wants more."""
+ROWS_OF_BLOCK_SCALES = 4
+"""cuBLASLt takes scales of blocks for a multiple of so many rows."""
 EIGHT_BIT_CAPABILITY = (9, 0)
 
 
