@@ -48,7 +48,7 @@ def test_no_fit_prints_every_reason(llama):
     args = dataclasses.replace(llama, architecture="NobodyForCausalLM", model_type="nobody", raw={"auto_map": {}})
     with pytest.raises(UnsupportedModel) as caught:
         select_model(args, ModelConfig())
-    for part in ("'NobodyForCausalLM'", "python: only LlamaForCausalLM, ", "transformers: transformers "):
+    for part in ("'NobodyForCausalLM'", "python: only ", "LlamaForCausalLM", "transformers: transformers "):
         assert part in caught.value.message
     assert "\n" not in caught.value.message
 
