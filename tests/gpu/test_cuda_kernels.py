@@ -118,7 +118,17 @@ def rotated(heads: torch.Tensor, positions: torch.Tensor, table: torch.Tensor) -
 @pytest.mark.parametrize("num_rows", [1, 2, 5, 8])
 @pytest.mark.parametrize(
     ("n", "k"),
-    [(6144, 4096), (4096, 12288), (1024, 2048), (1024, 3072), (151936, 1024), (960, 576), (1152, 896), (32, 64)],
+    [
+        (6144, 4096),
+        (4096, 12288),
+        (1024, 2048),
+        (6144, 1024),
+        (1024, 3072),
+        (151936, 1024),
+        (960, 576),
+        (1152, 896),
+        (32, 64),
+    ],
 )
 def test_linear_stream(num_rows, n, k, workspace):
     from xllm_kernels.cuda.decode import Epilogue, linear_stream
@@ -137,6 +147,48 @@ def test_linear_stream(num_rows, n, k, workspace):
     linear_stream(x, weight, workspace, out=residual, epilogue=Epilogue.ADD_RESIDUAL)
     assert error_of(residual, expected) < 1e-2
     assert not workspace.counters.any()
+
+
+@pytest.mark.parametrize("num_rows", [1, 9, 16, 33, 64])
+@pytest.mark.parametrize(("n", "k"), [(384, 512), (6144, 4096), (4096, 12288), (1088, 192), (24576, 1024)])
+def test_linear_batch(num_rows, n, k):
+    from xllm_kernels.cuda.decode import Epilogue, linear_batch
+
+    x, weight, bias = normal(num_rows, k), normal(n, k, scale=0.02), normal(n)
+    product = x.double() @ weight.double().t()
+    out = poisoned(num_rows, n)
+    linear_batch(x, weight, out=out, epilogue=Epilogue.NONE, bias=bias)
+    assert error_of(out, product + bias.double()) < 1e-2
+    gated = poisoned(num_rows, n // 2)
+    linear_batch(x, weight, out=gated, epilogue=Epilogue.SILU_AND_MUL)
+    gate, up = product.chunk(2, -1)
+    assert error_of(gated, torch.nn.functional.silu(gate) * up) < 1e-2
+    residual = normal(num_rows, n)
+    expected = residual.double() + product
+    linear_batch(x, weight, out=residual, epilogue=Epilogue.ADD_RESIDUAL)
+    assert error_of(residual, expected) < 1e-2
+
+
+@pytest.mark.parametrize("num_rows", [3, 20, 32])
+def test_products_of_few_rows_by_whichever_kernel_serves(num_rows, workspace):
+    from xllm_kernels.cuda.decode import Epilogue, linear, most_rows
+
+    x, weight, norm = normal(num_rows, 4096), normal(1024, 4096, scale=0.02), normal(4096)
+    assert most_rows(1024, 4096, Epilogue.NONE) == 32
+    assert most_rows(1024, 100, Epilogue.NONE) == 0
+    out = poisoned(num_rows, 1024)
+    linear(x, weight, workspace, out=out, epilogue=Epilogue.NONE, norm_weight=norm, eps=1e-6)
+    assert error_of(out, normed(x, norm, 1e-6) @ weight.double().t()) < 1e-2
+
+
+def test_linear_batch_refuses_what_it_cannot_do():
+    from xllm_kernels.cuda.decode import Epilogue, linear_batch, why_no_linear_batch
+
+    assert why_no_linear_batch(100, 64)
+    with pytest.raises(ValueError, match="1 to 64 rows"):
+        linear_batch(normal(65, 64), normal(64, 64), out=poisoned(65, 64), epilogue=Epilogue.NONE)
+    with pytest.raises(ValueError, match="out has size 3"):
+        linear_batch(normal(2, 64), normal(64, 64), out=poisoned(3, 64), epilogue=Epilogue.NONE)
 
 
 def test_linear_stream_refuses_what_it_cannot_do(workspace):

@@ -29,6 +29,7 @@ add_library(
   csrc/cuda/beam_join.cu
   csrc/cuda/decode_attention.cu
   csrc/cuda/expert_stream.cu
+  csrc/cuda/linear_batch.cu
   csrc/cuda/linear_stream.cu
   csrc/cuda/quantised_stream.cu
   csrc/cuda/quantised_stream_float8.cu

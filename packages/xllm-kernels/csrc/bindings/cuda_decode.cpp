@@ -1,11 +1,27 @@
 #include "cuda_launchers.h"
 #include "cuda_tensor.h"
 #include "xllm/kernels/cuda/decode_attention.h"
+#include "xllm/kernels/cuda/linear_batch.h"
 #include "xllm/kernels/cuda/linear_stream.h"
 
 namespace xllm::bindings::cuda {
 
 namespace device = kernels::cuda;
+
+namespace {
+
+// One position a row, or nullptr for None.
+const int32_t* positions_of(Handle object, int64_t batch) {
+  if (object.is_none()) return nullptr;
+  const DeviceTensor positions(object, "positions");
+  positions.expect_scalar(Scalar::int32);
+  positions.expect_dims(1);
+  positions.expect_size(0, batch, "the rows of query");
+  positions.expect_dense_from(0);
+  return positions.as<int32_t>();
+}
+
+}  // namespace
 
 void linear_stream(Handle x_object, Handle weight_object, Handle norm_weight_object, Handle bias_object, double eps,
                    int epilogue, Handle out_object, Handle workspace_object, Handle counters_object, uintptr_t stream) {
@@ -38,6 +54,29 @@ void linear_stream(Handle x_object, Handle weight_object, Handle norm_weight_obj
                         as_stream(stream));
 }
 
+void linear_batch(Handle x_object, Handle weight_object, Handle bias_object, int epilogue, Handle out_object, uintptr_t stream) {
+  const DeviceTensor x(x_object, "x"), weight(weight_object, "weight"), out(out_object, "out");
+  expect_matrix(x);
+  expect_matrix(weight);
+  expect_matrix(out);
+  if (epilogue < 0 || epilogue > 2) fail("epilogue must be 0, 1 or 2");
+  const int64_t n = weight.size(0), k = weight.size(1);
+  const bool gated = epilogue == static_cast<int>(device::Epilogue::silu_and_mul);
+  if (gated && !bias_object.is_none()) fail("bias must be None with the epilogue silu_and_mul");
+  x.expect_size(1, k, "the columns of weight");
+  out.expect_size(0, x.size(0), "the rows of x");
+  out.expect_size(1, gated ? n / 2 : n, "the outputs of weight");
+  device::linear_batch({.x = x.memory(),
+                        .weight = weight.memory(),
+                        .bias = optional_vector(bias_object, "bias", n),
+                        .out = out.memory(),
+                        .batch = static_cast<int>(x.size(0)),
+                        .n = static_cast<int>(n),
+                        .k = static_cast<int>(k),
+                        .epilogue = static_cast<device::Epilogue>(epilogue)},
+                       as_stream(stream));
+}
+
 namespace {
 
 void expect_cache(const DeviceTensor& cache, const DeviceTensor& key) {
@@ -63,7 +102,7 @@ const float* angles_of(nanobind::handle object, int64_t head_dim) {
 
 void decode_attention(Handle query_object, Handle key_object, Handle value_object, Handle q_norm_object,
                       Handle k_norm_object, Handle cos_sin_object, Handle key_cache_object, Handle value_cache_object,
-                      Handle block_tables_object, Handle seq_lens_object, double scale, double eps, int max_seq_len,
+                      Handle block_tables_object, Handle seq_lens_object, Handle positions_object, double scale, double eps, int max_seq_len,
                       int splits, int configuration, Handle out_object, Handle workspace_object, Handle counters_object,
                       uintptr_t stream) {
   const DeviceTensor query(query_object, "query"), key(key_object, "key"), value(value_object, "value");
@@ -105,6 +144,7 @@ void decode_attention(Handle query_object, Handle key_object, Handle value_objec
                             .value_cache = value_cache.memory(),
                             .block_tables = tables.as<int32_t>(),
                             .seq_lens = lengths.as<int32_t>(),
+                            .positions = positions_of(positions_object, batch),
                             .out = out.memory(),
                             .workspace = workspace.memory,
                             .workspace_size = workspace.size,

@@ -11,18 +11,19 @@ namespace xllm::bindings::cuda {
 using Handle = nanobind::handle;
 
 void rms_norm(Handle x, Handle weight, double eps, Handle out, uintptr_t stream);
-void add_rms_norm(Handle x, Handle residual, Handle weight, double eps, Handle next_weight, uintptr_t stream);
+void add_rms_norm(Handle x, Handle residual, Handle weight, double eps, uintptr_t stream);
 void rotary_embedding(Handle positions, Handle query, Handle key, Handle cos_sin_cache, uintptr_t stream);
 void norm_and_rotate(Handle positions, Handle query, Handle key, Handle q_norm, Handle k_norm, double eps,
                      Handle cos_sin_cache, uintptr_t stream);
 void write_kv(Handle key, Handle value, Handle key_cache, Handle value_cache, Handle slot_mapping, uintptr_t stream);
-void silu_and_mul(Handle x, Handle next_weight, Handle out, uintptr_t stream);
+void silu_and_mul(Handle x, Handle out, uintptr_t stream);
 void argmax(Handle logits, Handle token_ids, Handle best, Handle workspace, Handle counters, uintptr_t stream);
-void linear_stream(Handle x, Handle weight, Handle norm_weight, Handle bias, double eps, int epilogue, Handle next_weight, Handle out,
+void linear_stream(Handle x, Handle weight, Handle norm_weight, Handle bias, double eps, int epilogue, Handle out,
                    Handle workspace, Handle counters, uintptr_t stream);
+void linear_batch(Handle x, Handle weight, Handle bias, int epilogue, Handle out, uintptr_t stream);
 void decode_attention(Handle query, Handle key, Handle value, Handle q_norm, Handle k_norm, Handle cos_sin_cache,
                       Handle key_cache, Handle value_cache, Handle block_tables, Handle seq_lens, Handle positions, double scale,
-                      double eps, int max_seq_len, int splits, int configuration, Handle next_weight, Handle out, Handle workspace, Handle counters,
+                      double eps, int max_seq_len, int splits, int configuration, Handle out, Handle workspace, Handle counters,
                       uintptr_t stream);
 void route(Handle logits, bool renormalises, Handle weights, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts,
            uintptr_t stream);
@@ -32,7 +33,7 @@ void norm_and_route(Handle x, Handle norm_weight, double eps, Handle gate, bool 
 void run_experts(Handle x, Handle gate_up, Handle down, Handle token_of_row, Handle starts, int columns, Handle gated, Handle out,
                  uintptr_t stream);
 void combine_experts(Handle y, Handle weights, Handle row_of_pair, Handle residual, Handle norm_weight, double eps,
-                     Handle next_weight, Handle out, uintptr_t stream);
+                     Handle out, uintptr_t stream);
 void beam_join(Handle query, Handle key, Handle value, Handle attended, Handle lse, Handle beam_key, Handle beam_value,
                Handle ancestors, double scale, Handle out, uintptr_t stream);
 void log_normaliser(Handle logits, Handle normaliser, uintptr_t stream);

@@ -4,11 +4,11 @@
 #include <nanobind/stl/string.h>
 
 #include "cuda_launchers.h"
-#include "cuda_tensor.h"
 #include "xllm/kernels/cuda/beam_join.h"
 #include "xllm/kernels/cuda/beam_select.h"
 #include "xllm/kernels/cuda/decode_attention.h"
 #include "xllm/kernels/cuda/experts.h"
+#include "xllm/kernels/cuda/linear_batch.h"
 #include "xllm/kernels/cuda/linear_stream.h"
 #include "xllm/kernels/cuda/quantised_stream.h"
 #include "xllm/kernels/cuda/prompt_attention.h"
@@ -20,19 +20,19 @@ using namespace nb::literals;
 
 NB_MODULE(_C_cuda, m) {
   m.def("rms_norm", &bindings::rms_norm, "x"_a, "weight"_a, "eps"_a, "out"_a, "stream"_a);
-  m.def("add_rms_norm", &bindings::add_rms_norm, "x"_a, "residual"_a, "weight"_a, "eps"_a, "next_weight"_a.none(),
-        "stream"_a);
+  m.def("add_rms_norm", &bindings::add_rms_norm, "x"_a, "residual"_a, "weight"_a, "eps"_a, "stream"_a);
   m.def("rotary_embedding", &bindings::rotary_embedding, "positions"_a, "query"_a, "key"_a, "cos_sin_cache"_a, "stream"_a);
   m.def("norm_and_rotate", &bindings::norm_and_rotate, "positions"_a, "query"_a, "key"_a, "q_norm"_a, "k_norm"_a, "eps"_a,
         "cos_sin_cache"_a, "stream"_a);
   m.def("write_kv", &bindings::write_kv, "key"_a, "value"_a, "key_cache"_a, "value_cache"_a, "slot_mapping"_a, "stream"_a);
-  m.def("silu_and_mul", &bindings::silu_and_mul, "x"_a, "next_weight"_a.none(), "out"_a, "stream"_a);
+  m.def("silu_and_mul", &bindings::silu_and_mul, "x"_a, "out"_a, "stream"_a);
   m.def("argmax", &bindings::argmax, "logits"_a, "token_ids"_a, "best"_a, "workspace"_a, "counters"_a, "stream"_a);
   m.def("linear_stream", &bindings::linear_stream, "x"_a, "weight"_a, "norm_weight"_a.none(), "bias"_a.none(), "eps"_a,
-        "epilogue"_a, "next_weight"_a.none(), "out"_a, "workspace"_a, "counters"_a, "stream"_a);
+        "epilogue"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
+  m.def("linear_batch", &bindings::linear_batch, "x"_a, "weight"_a, "bias"_a.none(), "epilogue"_a, "out"_a, "stream"_a);
   m.def("decode_attention", &bindings::decode_attention, "query"_a, "key"_a, "value"_a, "q_norm"_a.none(),
         "k_norm"_a.none(), "cos_sin_cache"_a.none(), "key_cache"_a, "value_cache"_a, "block_tables"_a, "seq_lens"_a,
-        "positions"_a.none(), "scale"_a, "eps"_a, "max_seq_len"_a, "splits"_a, "configuration"_a, "next_weight"_a.none(), "out"_a, "workspace"_a, "counters"_a, "stream"_a);
+        "positions"_a.none(), "scale"_a, "eps"_a, "max_seq_len"_a, "splits"_a, "configuration"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
   m.def("route", &bindings::route, "logits"_a, "renormalises"_a, "weights"_a, "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a,
         "stream"_a);
   m.def("norm_and_route", &bindings::norm_and_route, "x"_a, "norm_weight"_a, "eps"_a, "gate"_a, "renormalises"_a, "normed"_a, "weights"_a,
@@ -40,7 +40,7 @@ NB_MODULE(_C_cuda, m) {
   m.def("run_experts", &bindings::run_experts, "x"_a, "gate_up"_a, "down"_a, "token_of_row"_a, "starts"_a, "columns"_a, "gated"_a,
         "out"_a, "stream"_a);
   m.def("combine_experts", &bindings::combine_experts, "y"_a, "weights"_a, "row_of_pair"_a, "residual"_a, "norm_weight"_a.none(), "eps"_a,
-        "next_weight"_a.none(), "out"_a, "stream"_a);
+        "out"_a, "stream"_a);
   m.def("beam_join", &bindings::beam_join, "query"_a, "key"_a, "value"_a, "attended"_a, "lse"_a, "beam_key"_a, "beam_value"_a,
         "ancestors"_a, "scale"_a, "out"_a, "stream"_a);
   m.def("why_no_beam_join", &kernels::why_no_beam_join, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a);
@@ -57,6 +57,7 @@ NB_MODULE(_C_cuda, m) {
         "groups"_a.none(), "norm_weight"_a.none(), "bias"_a.none(), "eps"_a, "epilogue"_a, "configuration"_a, "out"_a, "workspace"_a,
         "counters"_a, "stream"_a);
   m.attr("QUANTISED_STREAM_MAX_BATCH") = kernels::kQuantisedStreamMaxBatch;
+  m.def("quantised_stream_norms", &kernels::quantised_stream_norms, "batch"_a, "k"_a);
   m.def("why_no_quantised_stream", [](int64_t n, int64_t k, int epilogue) {
     return kernels::why_no_quantised_stream(n, k, static_cast<kernels::Epilogue>(epilogue));
   }, "n"_a, "k"_a, "epilogue"_a);
@@ -64,13 +65,14 @@ NB_MODULE(_C_cuda, m) {
         "step"_a, "token_ids"_a, "logprobs"_a.none(), "stream"_a);
   m.def("replace_placeholders", &bindings::replace_placeholders, "token_ids"_a, "previous"_a, "stream"_a);
 
-  m.def("trial_next", [](int64_t a, int64_t b, int64_t c, int64_t d) { auto& t = bindings::trial_next; t[0] = a; t[1] = b; t[2] = c; t[3] = d; });
   m.attr("LINEAR_STREAM_MAX_BATCH") = kernels::kLinearStreamMaxBatch;
   m.attr("NORM_AND_ROUTE_MAX_TOKENS") = kernels::kNormAndRouteMaxTokens;
   m.attr("RUN_EXPERTS_MAX_ROWS") = kernels::kRunExpertsMaxRows;
   m.def("why_no_run_experts", &kernels::why_no_run_experts, "num_experts"_a, "hidden"_a, "inner"_a);
-  m.def("why_no_linear_stream", [](int64_t n, int64_t k, int epilogue, int batch) {
-    return kernels::why_no_linear_stream(n, k, static_cast<kernels::Epilogue>(epilogue), batch);
-  }, "n"_a, "k"_a, "epilogue"_a, "batch"_a);
+  m.attr("LINEAR_BATCH_MAX_BATCH") = kernels::kLinearBatchMaxBatch;
+  m.def("why_no_linear_batch", &kernels::why_no_linear_batch, "n"_a, "k"_a);
+  m.def("why_no_linear_stream", [](int64_t n, int64_t k, int epilogue) {
+    return kernels::why_no_linear_stream(n, k, static_cast<kernels::Epilogue>(epilogue));
+  }, "n"_a, "k"_a, "epilogue"_a);
   m.def("why_no_decode_attention", &kernels::why_no_decode_attention, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a);
 }

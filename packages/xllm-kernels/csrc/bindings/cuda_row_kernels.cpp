@@ -28,8 +28,7 @@ void rms_norm(Handle x_object, Handle weight_object, double eps, Handle out_obje
                    as_stream(stream));
 }
 
-void add_rms_norm(Handle x_object, Handle residual_object, Handle weight_object, double eps, Handle next_weight,
-                  uintptr_t stream) {
+void add_rms_norm(Handle x_object, Handle residual_object, Handle weight_object, double eps, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), residual(residual_object, "residual");
   expect_matrix(x);
   expect_matrix(residual);
@@ -40,8 +39,7 @@ void add_rms_norm(Handle x_object, Handle residual_object, Handle weight_object,
                         .weight = optional_vector(weight_object, "weight", x.size(1)),
                         .num_rows = x.size(0),
                         .size = x.size(1),
-                        .eps = static_cast<float>(eps),
-                        .next = next_read_of(next_weight, kReadBesideRows)},
+                        .eps = static_cast<float>(eps)},
                        as_stream(stream));
 }
 
@@ -130,7 +128,7 @@ void write_kv(Handle key_object, Handle value_object, Handle key_cache_object, H
                    as_stream(stream));
 }
 
-void silu_and_mul(Handle x_object, Handle next_weight, Handle out_object, uintptr_t stream) {
+void silu_and_mul(Handle x_object, Handle out_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), out(out_object, "out");
   expect_matrix(x);
   expect_matrix(out);
@@ -139,8 +137,7 @@ void silu_and_mul(Handle x_object, Handle next_weight, Handle out_object, uintpt
   device::silu_and_mul({.x = x.memory(),
                         .out = out.memory(),
                         .num_rows = x.size(0),
-                        .size = out.size(1),
-                        .next = next_read_of(next_weight, kReadBesideRows)},
+                        .size = out.size(1)},
                        as_stream(stream));
 }
 

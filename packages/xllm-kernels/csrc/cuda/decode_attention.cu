@@ -101,6 +101,7 @@ void decode_attention(const DecodeAttentionArgs& args, void* stream) {
       static_cast<__nv_bfloat16*>(args.value_cache),
       args.block_tables,
       args.seq_lens,
+      args.positions,
       static_cast<__nv_bfloat16*>(args.out),
       args.workspace,
       args.counters,

@@ -38,6 +38,7 @@ struct AttentionParameters {
   __nv_bfloat16* value_cache;
   const int* block_tables;        // [B, table_width]
   const int* seq_lens;            // [B]: tokens with the new one; 0 is an unused row
+  const int* positions;           // [B]: rows of cos_sin; or null: the tokens' indices
   __nv_bfloat16* out;             // [B, Hq D]
   float* workspace;               // splits > 1: [B, Hk, splits, G, D + 2]
   int* counters;                  // splits > 1: [B, Hk], zero before and after
@@ -120,7 +121,7 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const
   const __nv_bfloat16* q_row = args.q + row * args.q_row_stride;
   const __nv_bfloat16* k_row = args.k + row * args.kv_row_stride;
   const __nv_bfloat16* v_row = args.v + row * args.kv_row_stride;
-  const float* cos_sin = args.cos_sin == nullptr ? nullptr : args.cos_sin + static_cast<size_t>(position) * D;
+  const float* cos_sin = args.cos_sin == nullptr ? nullptr : args.cos_sin + static_cast<size_t>(args.positions == nullptr ? position : args.positions[row]) * D;
   for (int h = warp; h < 8; h += WARPS) {
     float v[E];
 #pragma unroll

@@ -16,6 +16,7 @@ struct LaunchShape {
   dim3 grid;
   int threads;
   int shared_bytes = 0;
+  int cluster = 1;  // neighbouring blocks that run together and see each other's shared memory
 };
 
 // Whether kernels may overlap the one before them on the current device.
@@ -32,16 +33,23 @@ inline bool can_overlap() {
 // The kernel must wait_for_prerequisites() before it touches what earlier kernels wrote or read.
 template <class Kernel, class Args>
 void launch(Kernel kernel, const char* name, const LaunchShape& shape, const Args& args, void* stream) {
-  cudaLaunchAttribute overlap = {};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (can_overlap()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &overlap;
-  config.numAttrs = can_overlap() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   check(cudaLaunchKernelEx(&config, kernel, args), name);
 }
 

@@ -7,7 +7,6 @@
 #include "async_copy.cuh"
 #include "launch.h"
 #include "matrix.cuh"
-#include "next_read.cuh"
 #include "norm_and_rotate.cuh"
 
 namespace xllm::kernels::cuda {
@@ -75,10 +74,6 @@ __global__ void rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
 template <int WARPS>
 __global__ void add_rms_norm_kernel(const __grid_constant__ AddRmsNormArgs args) {
   launch_dependents();
-  if (blockIdx.x >= args.num_rows) {
-    fetch_beside(args.next, blockIdx.x - args.num_rows, gridDim.x - args.num_rows);
-    return;
-  }
   wait_for_prerequisites();
   const int64_t row = blockIdx.x;
   const int count = static_cast<int>(args.size / kVector);
@@ -104,11 +99,6 @@ __device__ __forceinline__ uint32_t silu_times(uint32_t gate, uint32_t up) {
 
 __global__ void silu_and_mul_kernel(const __grid_constant__ SiluAndMulArgs args) {
   launch_dependents();
-  if (blockIdx.y >= args.num_rows) {
-    const int64_t block = (blockIdx.y - args.num_rows) * gridDim.x + blockIdx.x;
-    fetch_beside(args.next, block, (gridDim.y - args.num_rows) * gridDim.x);
-    return;
-  }
   wait_for_prerequisites();
   const int64_t row = blockIdx.y;
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -213,7 +203,7 @@ void rms_norm(const RmsNormArgs& args, void* stream) {
 void add_rms_norm(const AddRmsNormArgs& args, void* stream) {
   check_size(args.size, "the size of a row");
   if (args.num_rows == 0) return;
-  launch(add_rms_norm_kernel<16>, "add_rms_norm", {grid_of(args.num_rows + fetching_blocks(args.next)), 512}, args, stream);
+  launch(add_rms_norm_kernel<16>, "add_rms_norm", {grid_of(args.num_rows), 512}, args, stream);
 }
 
 void rotary_embedding(const RotaryEmbeddingArgs& args, void* stream) {
@@ -243,15 +233,14 @@ void write_kv(const WriteKvArgs& args, void* stream) {
 void silu_and_mul(const SiluAndMulArgs& args, void* stream) {
   check_size(args.size, "the size of a row");
   constexpr int kThreads = 256;
-  constexpr int64_t kMostRows = 65535 - kFetchingBlocks;  // a grid has at most 65535 blocks in y
+  constexpr int64_t kMostRows = 65535;  // the most that a grid has in y
   const auto columns = static_cast<unsigned>((args.size / kVector + kThreads - 1) / kThreads);
   for (int64_t row = 0; row < args.num_rows; row += kMostRows) {
     SiluAndMulArgs part = args;
     part.num_rows = std::min<int64_t>(kMostRows, args.num_rows - row);
     part.x = static_cast<const __nv_bfloat16*>(args.x) + row * 2 * args.size;
     part.out = static_cast<__nv_bfloat16*>(args.out) + row * args.size;
-    const int64_t rows = part.num_rows + (fetching_blocks(args.next) + columns - 1) / columns;
-    launch(silu_and_mul_kernel, "silu_and_mul", {dim3(columns, static_cast<unsigned>(rows)), kThreads}, part, stream);
+    launch(silu_and_mul_kernel, "silu_and_mul", {dim3(columns, static_cast<unsigned>(part.num_rows)), kThreads}, part, stream);
   }
 }
 

@@ -3,6 +3,7 @@
 
 from torch import Tensor
 
+LINEAR_BATCH_MAX_BATCH: int
 LINEAR_STREAM_MAX_BATCH: int
 TOP_K_MAX: int
 NORM_AND_ROUTE_MAX_TOKENS: int
@@ -10,9 +11,7 @@ RUN_EXPERTS_MAX_ROWS: int
 QUANTISED_STREAM_MAX_BATCH: int
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, stream: int) -> None: ...
-def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, next_weight: Tensor | None, stream: int
-) -> None: ...
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, stream: int) -> None: ...
 def rotary_embedding(positions: Tensor, query: Tensor, key: Tensor, cos_sin_cache: Tensor, stream: int) -> None: ...
 def norm_and_rotate(
     positions: Tensor,
@@ -27,7 +26,7 @@ def norm_and_rotate(
 def write_kv(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor, stream: int
 ) -> None: ...
-def silu_and_mul(x: Tensor, next_weight: Tensor | None, out: Tensor, stream: int) -> None: ...
+def silu_and_mul(x: Tensor, out: Tensor, stream: int) -> None: ...
 def argmax(
     logits: Tensor, token_ids: Tensor, best: Tensor, workspace: Tensor, counters: Tensor, stream: int
 ) -> None: ...
@@ -38,12 +37,15 @@ def linear_stream(
     bias: Tensor | None,
     eps: float,
     epilogue: int,
-    next_weight: Tensor | None,
     out: Tensor,
     workspace: Tensor,
     counters: Tensor,
     stream: int,
 ) -> None: ...
+def linear_batch(
+    x: Tensor, weight: Tensor, bias: Tensor | None, epilogue: int, out: Tensor, stream: int
+) -> None: ...
+def why_no_linear_batch(n: int, k: int) -> str | None: ...
 def decode_attention(
     query: Tensor,
     key: Tensor,
@@ -61,7 +63,6 @@ def decode_attention(
     max_seq_len: int,
     splits: int,
     configuration: int,
-    next_weight: Tensor | None,
     out: Tensor,
     workspace: Tensor,
     counters: Tensor,
@@ -111,7 +112,6 @@ def combine_experts(
     residual: Tensor,
     norm_weight: Tensor | None,
     eps: float,
-    next_weight: Tensor | None,
     out: Tensor,
     stream: int,
 ) -> None: ...
@@ -132,6 +132,7 @@ def quantised_stream(
     counters: Tensor,
     stream: int,
 ) -> None: ...
+def quantised_stream_norms(batch: int, k: int) -> bool: ...
 def why_no_quantised_stream(n: int, k: int, epilogue: int) -> str | None: ...
 def sample(
     logits: Tensor,
@@ -149,7 +150,7 @@ def sample(
 ) -> None: ...
 def replace_placeholders(token_ids: Tensor, previous: Tensor, stream: int) -> None: ...
 def why_no_run_experts(num_experts: int, hidden: int, inner: int) -> str | None: ...
-def why_no_linear_stream(n: int, k: int, epilogue: int, batch: int) -> str | None: ...
+def why_no_linear_stream(n: int, k: int, epilogue: int) -> str | None: ...
 def why_no_decode_attention(num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> str | None: ...
 def beam_join(
     query: Tensor,

@@ -11,10 +11,14 @@ from functools import cache
 import torch
 
 from xllm_kernels import _C_cuda
-from xllm_kernels.cuda.ops import current_stream
+from xllm_kernels.cuda.ops import current_stream, rms_norm
 
 LINEAR_STREAM_MAX_BATCH: int = _C_cuda.LINEAR_STREAM_MAX_BATCH
 """Rows that `linear_stream` takes at most."""
+LINEAR_BATCH_MAX_BATCH: int = _C_cuda.LINEAR_BATCH_MAX_BATCH
+"""Rows that `linear_batch` takes at most."""
+STREAMED_ROWS, BATCHED_ROWS = 8, 32
+"""Up to which `linear` streams, and takes `linear_batch`; measured, see the comments of the kernels."""
 WORKSPACE_FLOATS = 4 * 2**20
 WORKSPACE_COUNTERS = 2**16
 
@@ -70,8 +74,59 @@ def linear_stream(
     norm, the others need one.
     """
     _C_cuda.linear_stream(
-        x, weight, norm_weight, bias, eps, epilogue, out, workspace.memory, workspace.counters, current_stream()
+        x,
+        weight,
+        norm_weight,
+        bias,
+        eps,
+        epilogue,
+        out,
+        workspace.memory,
+        workspace.counters,
+        current_stream(),
     )
+
+
+def why_no_linear_batch(n: int, k: int) -> str | None:
+    """Why `linear_batch` does not serve a weight [n, k]; None when it does."""
+    return _C_cuda.why_no_linear_batch(n, k)
+
+
+def linear_batch(
+    x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor, epilogue: Epilogue, bias: torch.Tensor | None = None
+) -> None:
+    """out = epilogue(x weight^T + bias), all bfloat16: x [B, k] with B at most 64, weight [n, k], out [B, n] ([B, n / 2] gated).
+
+    As `linear_stream`, by tensor cores that read both from shared memory: for rows so many that its way is bound by instructions.
+    """
+    _C_cuda.linear_batch(x, weight, bias, epilogue, out, current_stream())
+
+
+def most_rows(n: int, k: int, epilogue: Epilogue) -> int:
+    """How many rows `linear` takes for a weight [n, k]; 0 for none."""
+    if why_no_linear_stream(n, k, epilogue) is not None:
+        return 0
+    return STREAMED_ROWS if why_no_linear_batch(n, k) is not None else BATCHED_ROWS
+
+
+def linear(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    workspace: Workspace,
+    *,
+    out: torch.Tensor,
+    epilogue: Epilogue,
+    norm_weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 0.0,
+) -> None:
+    """`linear_stream` of up to `most_rows` rows: where that does not serve so many, `linear_batch` after the norm."""
+    if len(x) <= STREAMED_ROWS:
+        linear_stream(x, weight, workspace, out=out, epilogue=epilogue, norm_weight=norm_weight, bias=bias, eps=eps)
+        return
+    if norm_weight is not None:
+        x = rms_norm(x, norm_weight, eps)
+    linear_batch(x, weight, out=out, epilogue=epilogue, bias=bias)
 
 
 def decode_attention(
@@ -87,6 +142,7 @@ def decode_attention(
     scale: float,
     max_seq_len: int,
     cos_sin_cache: torch.Tensor | None = None,
+    positions: torch.Tensor | None = None,
     q_norm: torch.Tensor | None = None,
     k_norm: torch.Tensor | None = None,
     eps: float = 0.0,
@@ -98,7 +154,8 @@ def decode_attention(
     query [B, Hq, D], key and value [B, Hk, D], rows may be strided; kv_cache (K, V) each [num_blocks, block_size, Hk, D];
     block_tables int32 [B, W]; seq_lens int32 [B], tokens with the new one (0: an unused row, nothing is read or written);
     out [B, Hq, D]. With `cos_sin_cache`, query and key are normalised (where norms are given) and rotated first, without they are
-    taken as they are. `max_seq_len` bounds seq_lens; only speed depends on it, and on `splits` and `configuration` (0 chooses).
+    taken as they are; `positions` (int32 [B]) are rows of that table, without them tokens stand where they are in their sequences.
+    `max_seq_len` bounds seq_lens; only speed depends on it, and on `splits` and `configuration` (0 chooses).
     """
     _C_cuda.decode_attention(
         query,
@@ -110,6 +167,7 @@ def decode_attention(
         *kv_cache,
         block_tables,
         seq_lens,
+        positions,
         scale,
         eps,
         max_seq_len,

@@ -21,6 +21,7 @@ struct DecodeAttentionArgs {
   void* value_cache;
   const int32_t* block_tables;  // [batch, table_width]
   const int32_t* seq_lens;      // [batch]: tokens with the new one; a row of 0 is unused: nothing is read or written for it
+  const int32_t* positions;     // [batch]: rows of cos_sin; null: each token's index in its sequence
   void* out;                    // [batch, num_heads, head_dim], dense
   float* workspace;             // as for linear_stream
   int64_t workspace_size;

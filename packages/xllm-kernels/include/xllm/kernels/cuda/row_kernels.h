@@ -4,8 +4,6 @@
 
 #include <stdint.h>
 
-#include "xllm/kernels/cuda/next_read.h"
-
 namespace xllm::kernels::cuda {
 
 // out[t, :] = x[t, :] / sqrt(mean(x[t, :]^2) + eps) * weight
@@ -29,7 +27,6 @@ struct AddRmsNormArgs {
   int64_t num_rows;
   int64_t size;
   float eps;
-  NextRead next;
 };
 void add_rms_norm(const AddRmsNormArgs& args, void* stream);
 
@@ -78,7 +75,6 @@ struct SiluAndMulArgs {
   void* out;               // [num_rows, size], dense
   int64_t num_rows;
   int64_t size;
-  NextRead next;
 };
 void silu_and_mul(const SiluAndMulArgs& args, void* stream);
 

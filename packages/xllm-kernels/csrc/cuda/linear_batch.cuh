@@ -1,0 +1,211 @@
+// y = epilogue(x W^T + bias) for up to NB rows of x: W is the A operand of warpgroup products, x the B operand, both in shared memory.
+//
+// A block multiplies 64 * RT rows of W, a warpgroup 64 of them, over one of S equal parts of K. One thread asks the bulk tensor copy
+// engine for steps of W and x (64 columns) in a ring of STAGES. The ring fills with W while the kernel before ends (programmatic
+// dependent launch), so two neighbours' rings must fit one multiprocessor. S blocks that share rows of W are a cluster: each leaves
+// its sums in its shared memory, where the ring was, and adds up those of all for 1 / S of the rows of x, always in the same order.
+//
+// With silu_and_mul the rows of a block are 32 * RT gate rows and the 32 * RT up rows that belong to them. Knows nothing of models.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <algorithm>
+
+#include "async_copy.cuh"
+#include "matrix.cuh"
+#include "tensor_map.h"
+#include "warpgroup.cuh"
+#include "xllm/kernels/cuda/linear_batch.h"
+
+namespace xllm::kernels::cuda {
+
+struct BatchParameters {
+  CUtensorMap weight;  // [N, K], boxes of 64 * RT (silu_and_mul: 32 * RT) rows
+  CUtensorMap x;       // [B, K], boxes of NB rows
+  const __nv_bfloat16* bias;
+  __nv_bfloat16* out;
+  int batch;
+  int n;
+  int k;
+  int splits;          // S
+};
+
+template <int RT, int NB, int STAGES>
+struct BatchShape {
+  static constexpr int kRows = 64 * RT, kColumns = NB, kStages = STAGES;
+  static constexpr int kThreads = 128 * RT, kBlockThreads = kThreads + 32;
+  static constexpr int kWeightBytes = kRows * 128, kStageBytes = kWeightBytes + NB * 128;
+  static constexpr int kSumStride = kRows + 4;
+  static constexpr int kRingBytes = std::max(STAGES * kStageBytes, NB * kSumStride * 4);
+  static constexpr int kBytes = kRingBytes + STAGES * 16 + 1024;
+};
+
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// Four numbers at `address` of the shared memory of block `rank` of the cluster.
+__device__ __forceinline__ float4 load_from_cluster(uint32_t address, int rank) {
+  uint32_t there;
+  float4 v;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(there)
+               : "memory");
+  return v;
+}
+
+// The copying thread: keeps the ring full over `steps` steps from column `column0`.
+template <class Shape, Epilogue EPI>
+__device__ __forceinline__ void copy_steps(const BatchParameters& args, unsigned char* stages, uint64_t* full, uint64_t* empty, int tile,
+                                           int column0, int steps) {
+  const uint64_t once = evict_first_policy(), often = evict_last_policy();
+  const auto copy_weight = [&](int step, int stage) {
+    unsigned char* base = stages + stage * Shape::kStageBytes;
+    const int column = column0 + step * kBoxColumns;
+    barrier_expect(full + stage, Shape::kStageBytes);
+    if constexpr (EPI == Epilogue::silu_and_mul) {
+      copy_box(base, &args.weight, column, tile * (Shape::kRows / 2), full + stage, once);
+      copy_box(base + Shape::kWeightBytes / 2, &args.weight, column, args.n / 2 + tile * (Shape::kRows / 2), full + stage, once);
+    } else {
+      copy_box(base, &args.weight, column, tile * Shape::kRows, full + stage, once);
+    }
+  };
+  const auto copy_x = [&](int step, int stage) {
+    copy_box(stages + stage * Shape::kStageBytes + Shape::kWeightBytes, &args.x, column0 + step * kBoxColumns, 0, full + stage, often);
+  };
+  const int ahead = min(Shape::kStages, steps);
+  for (int step = 0; step < ahead; ++step) copy_weight(step, step);
+  wait_for_prerequisites();
+  for (int step = 0; step < ahead; ++step) copy_x(step, step);
+  for (int step = ahead; step < steps; ++step) {
+    const int stage = step % Shape::kStages;
+    barrier_wait(empty + stage, (step / Shape::kStages - 1) & 1);
+    copy_weight(step, stage);
+    copy_x(step, stage);
+  }
+}
+
+// Leaves a warpgroup's sums in shared memory, [row of x][row of W].
+template <class Shape>
+__device__ __forceinline__ void leave_batch_sums(const float (&c)[Shape::kColumns / 2], float* sums, int warp, int lane) {
+  const int row = warp * 16 + lane / 4, column = lane % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < Shape::kColumns / 8; ++j) {
+    float* at = sums + (j * 8 + column) * Shape::kSumStride + row;
+    at[0] = c[4 * j];
+    at[Shape::kSumStride] = c[4 * j + 1];
+    at[8] = c[4 * j + 2];
+    at[Shape::kSumStride + 8] = c[4 * j + 3];
+  }
+}
+
+__device__ __forceinline__ void add_eight(float (&v)[8], float4 low, float4 high) {
+  v[0] += low.x, v[1] += low.y, v[2] += low.z, v[3] += low.w;
+  v[4] += high.x, v[5] += high.y, v[6] += high.z, v[7] += high.w;
+}
+
+// The sums of eight rows of W for row `b` of x, over all parts of K.
+template <class Shape>
+__device__ __forceinline__ void total_of_eight(const float* sums, int splits, int b, int row, float (&v)[8]) {
+  const uint32_t address = shared_address(sums + b * Shape::kSumStride + row);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) v[e] = 0.f;
+  for (int s = 0; s < splits; ++s) add_eight(v, load_from_cluster(address, s), load_from_cluster(address + 16, s));
+}
+
+__device__ __forceinline__ float gate_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
+
+// Applies the epilogue to rows b0 to b1 of x and writes them.
+template <class Shape, Epilogue EPI>
+__device__ __forceinline__ void write_rows(const BatchParameters& args, const float* sums, int tile, int b0, int b1) {
+  constexpr bool kGated = EPI == Epilogue::silu_and_mul;
+  constexpr int kOutRows = kGated ? Shape::kRows / 2 : Shape::kRows, kGroups = kOutRows / 8;
+  const int width = kGated ? args.n / 2 : args.n;
+  for (int i = threadIdx.x; i < (b1 - b0) * kGroups; i += Shape::kThreads) {
+    const int b = b0 + i / kGroups, row = i % kGroups * 8, column = tile * kOutRows + row;
+    auto* out = reinterpret_cast<uint4*>(args.out + static_cast<size_t>(b) * width + column);
+    uint4 more = make_uint4(0, 0, 0, 0);
+    if constexpr (EPI == Epilogue::add_residual) more = *out;
+    uint4 bias = make_uint4(0, 0, 0, 0);
+    if (args.bias != nullptr) bias = *reinterpret_cast<const uint4*>(args.bias + column);
+    float v[8];
+    total_of_eight<Shape>(sums, args.splits, b, row, v);
+    if constexpr (kGated) {
+      float up[8];
+      total_of_eight<Shape>(sums, args.splits, b, kOutRows + row, up);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) v[e] = gate_times(v[e], up[e]);
+    }
+    const auto finished = [&](int e, uint32_t bias_pair, uint32_t more_pair) {
+      const float2 first = unpack(bias_pair), second = unpack(more_pair);
+      return pack(v[e] + first.x + second.x, v[e + 1] + first.y + second.y);
+    };
+    *out = make_uint4(finished(0, bias.x, more.x), finished(2, bias.y, more.y), finished(4, bias.z, more.z), finished(6, bias.w, more.w));
+  }
+}
+
+template <class Shape, Epilogue EPI>
+__global__ void __launch_bounds__(Shape::kBlockThreads) linear_batch_kernel(const __grid_constant__ BatchParameters args) {
+  extern __shared__ unsigned char unaligned[];
+  unsigned char* stages = align_to_swizzle(unaligned);
+  auto* sums = reinterpret_cast<float*>(stages);
+  auto* full = reinterpret_cast<uint64_t*>(stages + Shape::kRingBytes);
+  uint64_t* empty = full + Shape::kStages;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int tile = blockIdx.x / args.splits, rank = blockIdx.x % args.splits;
+  const int slice = args.k / args.splits, steps = slice / kBoxColumns;
+
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Shape::kStages; ++s) {
+      barrier_init(full + s, 1);
+      barrier_init(empty + s, Shape::kThreads / 32);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  launch_dependents();
+  if (warp == Shape::kThreads / 32) {
+    if (lane == 0) copy_steps<Shape, EPI>(args, stages, full, empty, tile, rank * slice, steps);
+    return;
+  }
+  wait_for_prerequisites();
+
+  float c[Shape::kColumns / 2];
+  int stage = 0, parity = 0, before = 0;
+  for (int step = 0; step < steps; ++step) {
+    barrier_wait(full + stage, parity);
+    __syncwarp();
+    const unsigned char* base = stages + stage * Shape::kStageBytes;
+    const uint64_t a = describe_rows(shared_address(base + warp / 4 * 64 * 128)), b = describe_rows(shared_address(base + Shape::kWeightBytes));
+    warpgroup_arrive();
+#pragma unroll
+    for (int k = 0; k < kBoxColumns / 16; ++k) multiply_rows(c, a + 2 * k, b + 2 * k, step > 0 || k > 0);
+    warpgroup_commit();
+    warpgroup_wait<1>();
+    if (step > 0 && lane == 0) barrier_arrive(empty + before);  // the step before has been read
+    before = stage;
+    if (++stage == Shape::kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+  warpgroup_wait<0>();
+  settle(c);
+  sync_threads<Shape::kThreads>();  // nobody reads the ring any more
+  leave_batch_sums<Shape>(c, sums, warp, lane);
+  const int share = (args.batch + args.splits - 1) / args.splits, b0 = min(args.batch, rank * share);
+  if (args.splits == 1) {
+    sync_threads<Shape::kThreads>();
+    write_rows<Shape, EPI>(args, sums, tile, 0, args.batch);
+    return;
+  }
+  cluster_arrive();
+  cluster_wait();
+  write_rows<Shape, EPI>(args, sums, tile, b0, min(args.batch, b0 + share));
+  cluster_arrive();  // nobody's shared memory goes while another reads it
+  cluster_wait();
+}
+
+}  // namespace xllm::kernels::cuda
