@@ -1,30 +1,40 @@
-"""Runs decode steps from CUDA graphs, everything else eagerly.
+"""Runs decode steps from CUDA graphs, and in pieces the prompts that are too short to keep a GPU busy; everything else eagerly.
 
-A graph serves all steps of one padded batch size and table width (`decode_buckets`) and holds the whole step, from token ids to
-the most probable tokens, at fixed addresses. It is captured when its size has been seen once, so that serving begins at once.
+A decode graph serves all steps of one padded batch size and table width (`decode_buckets`) and holds the whole step, from token ids to
+the most probable tokens, at fixed addresses. Serving begins at once: what has no graph yet runs eagerly. Graphs are captured behind the
+traffic, one at a time while the device computes a step that was just started: only sizes that ran eagerly before, so that every kernel
+and workspace is there, which cannot be made during a capture.
 Knows nothing of requests; rows with other wishes than the most probable token get the logits.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 
-import numpy as np
 import torch
 
-from xllm_framework.batch import ForwardInput, ForwardOutput, SamplingRows
+from xllm_framework.batch import ForwardInput
+from xllm_runtime.executor.captured_graph import GraphMemory
 from xllm_runtime.executor.cuda_graph_decode import CapturedDecode, DecodeBuffers
+from xllm_runtime.executor.cuda_graph_output import DeviceRows, Drawing
+from xllm_runtime.executor.cuda_graph_prompts import PromptGraphs, prompt_bucket
 from xllm_runtime.executor.decode_buckets import row_bucket, width_bucket
 from xllm_runtime.executor.eager import EagerExecutor
-from xllm_runtime.executor.interface import DecodedRows, PendingOutput
+from xllm_runtime.executor.interface import DecodedRows
 from xllm_runtime.models.interface import CausalLM
+from xllm_runtime.models.llm.decode_step import select_decode_step
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
-from xllm_runtime.models.llm.llama_cuda import LlamaDecodeStep, why_no_decode_step
-from xllm_runtime.sampling.draw_cuda import OptionsUpload, draw_tokens, why_no_draw
-from xllm_runtime.sampling.most_probable import is_drawn_as_it_is, most_probable_output, takes_most_probable
+from xllm_runtime.models.llm.llama_cuda import LlamaDecodeStep
+from xllm_runtime.models.llm.llama_wide_cuda import LlamaWideStep, is_wide
 
 MAX_ROWS = 512
 """Steps of more sequences run eagerly."""
+
+DecodeKey = tuple[int, int, int]
+"""Rows, width of the block table, and which of two sets of host memory."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,40 +53,115 @@ class CUDAGraphExecutor(EagerExecutor):
         self._turn = 0
         """Which of two sets of host memory the next step uses."""
         self._max_rows = row_bucket(min(max_num_seqs, MAX_ROWS))
-        self._step: LlamaDecodeStep | None = None
+        self._step: LlamaDecodeStep | LlamaWideStep | None = None
         self._buffers: DecodeBuffers | None = None
         self._drawing: tuple[Drawing, Drawing] | None = None
-        self._captured: dict[tuple[int, int, int], CapturedDecode] = {}
+        self._captured: dict[DecodeKey, CapturedDecode] = {}
+        self._met: set[DecodeKey | int] = set()
+        """Decode steps and buckets of prompts that came up."""
+        self._wanted: deque[Callable[[], None]] = deque()
+        """Captures that wait for their turn."""
+        self._memory = GraphMemory(device)
+        self._prompts: PromptGraphs | None = None
         self._is_prepared = False
         self._block_size = 0
+        self._latest: torch.Tensor | None = None
+        """Tokens of the step before, int32, while a step is started that may name them by placeholders."""
 
     @torch.inference_mode()
     def decode(self, forward_input: ForwardInput) -> DecodedRows | None:
         """See `Executor.decode`."""
-        num_rows = forward_input.num_sequences
-        is_decode = forward_input.max_query_len == 1 and len(forward_input.sample_rows) == num_rows
-        if not is_decode or num_rows > self._max_rows or forward_input.prompt_logprobs:
+        asks_for_more = forward_input.prompt_logprobs or forward_input.pooled or forward_input.media is not None
+        if asks_for_more or not 0 < len(forward_input.sample_rows) <= self._max_rows:
             return None
         if not self._is_prepared:
             self._prepare()
         if self._step is None or self._buffers is None or self._drawing is None:
             return None
+        num_rows = forward_input.num_sequences
         if self._is_overlapped:
             self._turn = 1 - self._turn
+        if forward_input.max_query_len > 1 or len(forward_input.sample_rows) < num_rows:
+            return self._start_prompts(self._step, self._buffers, self._drawing[self._turn], forward_input)
         num_blocks = -(-int(forward_input.seq_lens.max()) // self._block_size)
         key = row_bucket(num_rows), width_bucket(num_blocks), self._turn
-        captured = self._captured.get(key)
-        if captured is None:
-            captured = self._captured[key] = CapturedDecode(
-                self._step, self._buffers, *key[:2], self._block_size, takes_placeholders=self._is_overlapped
-            )
+        captured = self._decode_graph(self._step, self._buffers, key)
         captured.run(forward_input)
-        return GraphRows(self._buffers, captured, self._drawing[self._turn], num_rows)
+        self._meet(key, captured)
+        if self._wanted:  # the device is busy
+            self._wanted.popleft()()
+        return DeviceRows(self._buffers, captured.host_results, self._drawing[self._turn], num_rows)
+
+    @torch.inference_mode()
+    def forward(self, forward_input: ForwardInput) -> torch.Tensor:
+        """See `Executor.forward`."""
+        bucket = prompt_bucket(len(forward_input.token_ids))
+        if not self._is_prepared:
+            self._prepare()
+        if self._prompts is None or bucket is None:
+            return super().forward(forward_input)
+        if bucket not in self._met:
+            self._met.add(bucket)
+            self._wanted.append(partial(self._capture_prompt, bucket))
+        else:
+            self._capture_prompt(bucket)
+        hidden = self._prompts.run(forward_input, self.token_ids(forward_input))
+        return super().forward(forward_input) if hidden is None else hidden
+
+    def token_ids(self, forward_input: ForwardInput) -> torch.Tensor:
+        """See `EagerExecutor.token_ids`."""
+        if self._latest is None or (forward_input.token_ids >= 0).all():
+            return super().token_ids(forward_input)
+        from xllm_kernels.cuda.sampling import replace_placeholders
+
+        token_ids = torch.from_numpy(forward_input.token_ids).to(self._device, non_blocking=True)
+        replace_placeholders(token_ids, self._latest)
+        return token_ids.to(torch.int64)
 
     @property
     def num_graphs(self) -> int:
         """How many batch sizes are replayed by now."""
         return sum(captured.has_graph for captured in self._captured.values())
+
+    def _start_prompts(
+        self,
+        step: LlamaDecodeStep | LlamaWideStep,
+        buffers: DecodeBuffers,
+        drawing: Drawing,
+        forward_input: ForwardInput,
+    ) -> DeviceRows:
+        """Start a step with prompts or chunks in it; its tokens stay on the device, too, for the step after."""
+        num_rows = len(forward_input.sample_rows)
+        self._latest = buffers.results[: buffers.max_rows]
+        try:
+            hidden = self.forward(forward_input)
+        finally:
+            self._latest = None
+        rows = torch.from_numpy(forward_input.sample_rows).to(self._device, non_blocking=True)
+        logits, best_ids, best = buffers.outputs(num_rows)
+        step.choose(hidden[rows], logits, best_ids, best)
+        drawing.host_results[: 2 * num_rows].copy_(buffers.results[: 2 * num_rows], non_blocking=True)
+        return DeviceRows(buffers, drawing.host_results[: 2 * num_rows], drawing, num_rows)
+
+    def _decode_graph(
+        self, step: LlamaDecodeStep | LlamaWideStep, buffers: DecodeBuffers, key: DecodeKey
+    ) -> CapturedDecode:
+        captured = self._captured.get(key)
+        if captured is None:
+            captured = self._captured[key] = CapturedDecode(
+                step, buffers, *key[:2], self._block_size, takes_placeholders=self._is_overlapped
+            )
+        return captured
+
+    def _meet(self, key: DecodeKey, captured: CapturedDecode) -> None:
+        """See to it that a size that came up for the first time is captured next."""
+        if key not in self._met:
+            self._met.add(key)
+            self._wanted.appendleft(captured.capture)
+
+    def _capture_prompt(self, bucket: int) -> None:
+        if self._prompts is not None and not self._prompts.has(bucket):
+            self._prompts.capture(bucket)
 
     def _prepare(self) -> None:
         """Look at the model once its cache is bound, which tells the block size."""
@@ -84,85 +169,12 @@ class CUDAGraphExecutor(EagerExecutor):
         model = self._model
         if isinstance(model, LlamaForCausalLM):
             self._block_size = model.decoder_layers()[0].self_attn.kv_cache[0].shape[1]
-        reasons = why_no_decode_step(model, self._block_size)
-        if reasons or not isinstance(model, LlamaForCausalLM):
+            if model.embed_tokens.weight.dtype.itemsize == 2 and not is_wide(model):
+                self._prompts = PromptGraphs(model, self._memory)
+        step, reasons = select_decode_step(model, self._block_size)
+        if step is None or not isinstance(model, LlamaForCausalLM):
             logger.info("Decode steps run eagerly: %s.", "; ".join(reasons))
             return
-        self._step = LlamaDecodeStep(model)
-        self._buffers = DecodeBuffers(self._max_rows, model.args.vocab_size, self._device)
+        self._step = step
+        self._buffers = DecodeBuffers(self._max_rows, model.args.vocab_size, self._memory)
         self._drawing = (Drawing(self._max_rows, self._device), Drawing(self._max_rows, self._device))
-
-
-class Drawing:
-    """Memory of a step that draws tokens: options on their way to the device, results on their way back."""
-
-    def __init__(self, max_rows: int, device: torch.device) -> None:
-        self.options = OptionsUpload(max_rows, device)
-        self.logprobs = torch.zeros(max_rows, dtype=torch.float32, device=device)
-        self.host_token_ids = torch.zeros(max_rows, dtype=torch.int32, device="cpu").pin_memory()
-        self.host_logprobs = torch.zeros(max_rows, dtype=torch.float32, device="cpu").pin_memory()
-
-
-class GraphRows:
-    """`DecodedRows` in the buffers of the executor, where the next step overwrites them."""
-
-    def __init__(self, buffers: DecodeBuffers, captured: CapturedDecode, drawing: Drawing, num_rows: int) -> None:
-        self._buffers = buffers
-        self._captured = captured
-        self._drawing = drawing
-        self._num_rows = num_rows
-
-    @torch.inference_mode()
-    def start(self, rows: SamplingRows) -> PendingOutput | None:
-        """See `DecodedRows.start`."""
-        if takes_most_probable(rows):
-            return GraphOutput(self._captured.host_results, None, self._num_rows, rows)
-        if not is_drawn_as_it_is(rows) or why_no_draw(self._buffers.logits) is not None:
-            return None
-        num_rows, drawing = self._num_rows, self._drawing
-        logits, token_ids, best = self._buffers.outputs(len(self._captured.host_results) // 2)
-        logprobs = drawing.logprobs[:num_rows] if (rows.num_logprobs >= 0).any() else None
-        token_ids = token_ids[:num_rows]
-        draw_tokens(logits[:num_rows], token_ids, best[:num_rows], drawing.options.send(rows), token_ids, logprobs)
-        drawing.host_token_ids[:num_rows].copy_(token_ids, non_blocking=True)
-        if logprobs is not None:
-            drawing.host_logprobs[:num_rows].copy_(logprobs, non_blocking=True)
-        return GraphOutput(self._captured.host_results, drawing, num_rows, rows)
-
-    @torch.inference_mode()
-    def logits(self) -> torch.Tensor:
-        """See `DecodedRows.logits`."""
-        return self._buffers.logits[: self._num_rows].float()
-
-
-class GraphOutput:
-    """`PendingOutput` of a step whose results are on their way to `host_results`, and to `drawing` where tokens are drawn."""
-
-    is_on_device = True
-
-    def __init__(self, host_results: torch.Tensor, drawing: Drawing | None, num_rows: int, rows: SamplingRows) -> None:
-        self._host_results = host_results
-        self._drawing = drawing
-        self._num_rows, self._rows = num_rows, rows
-        self._end = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._end.record()
-        self._output: ForwardOutput | None = None
-
-    def wait(self) -> ForwardOutput:
-        """See `PendingOutput.wait`."""
-        if self._output is None:
-            self._end.synchronize()
-            self._output = self._read()
-        return self._output
-
-    def _read(self) -> ForwardOutput:
-        num_rows, drawing = self._num_rows, self._drawing
-        results = self._host_results.numpy().reshape(2, -1)[:, :num_rows].copy()
-        best = results[1].view(np.float32)
-        if drawing is None:
-            return most_probable_output(results[0], best)
-        output = most_probable_output(drawing.host_token_ids[:num_rows].numpy().copy(), best)
-        asked = (self._rows.num_logprobs >= 0) & (output.token_ids >= 0)
-        if (self._rows.num_logprobs >= 0).any():
-            output.logprobs = np.where(asked, drawing.host_logprobs[:num_rows].numpy(), np.float32(0))
-        return output

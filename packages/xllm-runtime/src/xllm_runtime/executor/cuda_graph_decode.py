@@ -1,7 +1,7 @@
 """One decode step at one padded batch size: its input, and the graph that copies it, computes, and copies the results back.
 
-The first run computes eagerly, so its answer waits for nothing, and the graph is captured right after: about ten milliseconds, since
-capturing runs nothing. Graphs share one memory pool, as they never run at once. Knows nothing of models or of sampling.
+Without a graph it computes eagerly. Capturing runs nothing on the device and takes the host about ten milliseconds. Knows nothing of
+models or of sampling, nor of when graphs are captured.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 
 from xllm_framework.batch import ForwardInput
+from xllm_runtime.executor.captured_graph import GraphMemory, capture_graph
 from xllm_runtime.models.llm.llama_cuda import DecodeRows
 
 logger = logging.getLogger(__name__)
@@ -25,16 +26,15 @@ class DecodeStep(Protocol):
 
 
 class DecodeBuffers:
-    """What all batch sizes share on the device: logits, tokens, a pool of memory."""
+    """What all batch sizes share on the device: logits and tokens."""
 
-    def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
+    def __init__(self, max_rows: int, vocab_size: int, memory: GraphMemory) -> None:
         self.max_rows = max_rows
-        self.device = device
+        self.memory = memory
+        device = memory.device
         self.logits = torch.zeros((max_rows, vocab_size), dtype=torch.bfloat16, device=device)
         self.results = torch.zeros(2 * max_rows, dtype=torch.int32, device=device)
         """Token ids of a step's rows, then the logits of its most probable tokens."""
-        self.pool = torch.cuda.graph_pool_handle()
-        self.capture_stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def outputs(self, num_rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return (logits, best ids, best logits) of `num_rows` rows."""
@@ -64,34 +64,32 @@ class CapturedDecode:
         self._num_rows, self._width = num_rows, width
         self._max_seq_len = width * block_size
         self._takes_placeholders = takes_placeholders
-        self._host_input = torch.zeros(num_rows * (2 + width), dtype=torch.int32, device="cpu").pin_memory()
+        self._host_input = torch.zeros(num_rows * (3 + width), dtype=torch.int32, device="cpu").pin_memory()
         self._host_array = self._host_input.numpy()
         self.host_results = torch.zeros(2 * num_rows, dtype=torch.int32, device="cpu").pin_memory()
         """Best ids, then best logits as bits, once the step has ended; padded rows included."""
-        self._input = torch.zeros(len(self._host_input), dtype=torch.int32, device=buffers.device)
+        self._input = torch.zeros(len(self._host_input), dtype=torch.int32, device=buffers.memory.device)
         self._rows = DecodeRows(
             self._input[:num_rows],
             self._input[num_rows : 2 * num_rows],
-            self._input[2 * num_rows :].view(num_rows, width),
+            self._input[2 * num_rows : 3 * num_rows],
+            self._input[3 * num_rows :].view(num_rows, width),
             *buffers.outputs(num_rows),
         )
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._can_capture = True
 
     @property
     def has_graph(self) -> bool:
-        """Whether the next step is replayed."""
+        """Whether steps are replayed."""
         return self._graph is not None
 
     def run(self, forward_input: ForwardInput) -> None:
         """Start the step of `forward_input`; the results are the buffers'."""
         self._load(forward_input)
-        if self._graph is not None:
+        if self._graph is None:
+            self._compute()
+        else:
             self._graph.replay()
-            return
-        self._compute()
-        if self._can_capture:
-            self._capture()
 
     def _compute(self) -> None:
         self._input.copy_(self._host_input, non_blocking=True)
@@ -103,27 +101,21 @@ class CapturedDecode:
         self.host_results.copy_(self._buffers.results[: 2 * self._num_rows], non_blocking=True)
 
     def _load(self, forward_input: ForwardInput) -> None:
-        """Lay the inputs out for one transfer: token ids, lengths (0 for padded rows), block tables."""
+        """Lay the inputs out for one transfer: token ids, lengths and positions (0 for padded rows), block tables."""
         num_rows, width = self._num_rows, self._width
         num_sequences = forward_input.num_sequences
         array = self._host_array
-        array[:num_sequences] = forward_input.token_ids
-        array[num_sequences:num_rows] = 0
-        array[num_rows : num_rows + num_sequences] = forward_input.seq_lens
-        array[num_rows + num_sequences : 2 * num_rows] = 0
+        columns = (forward_input.token_ids, forward_input.seq_lens, forward_input.positions)
+        for column, values in zip(array[: 3 * num_rows].reshape(3, num_rows), columns, strict=True):
+            column[:num_sequences] = values
+            column[num_sequences:] = 0
         tables = forward_input.block_tables[:, :width]
-        array[2 * num_rows :].reshape(num_rows, width)[:num_sequences, : tables.shape[1]] = tables
+        array[3 * num_rows :].reshape(num_rows, width)[:num_sequences, : tables.shape[1]] = tables
 
-    def _capture(self) -> None:
+    @torch.inference_mode()
+    def capture(self) -> None:
         """Capture the step, or leave it eager for good where that fails."""
-        self._can_capture = False
-        graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.stream(self._buffers.capture_stream):
-                graph.capture_begin(pool=self._buffers.pool, capture_error_mode="thread_local")
-                self._compute()
-                graph.capture_end()
+            self._graph = capture_graph(self._buffers.memory, self._compute)
         except RuntimeError as error:
             logger.warning("Steps of %d rows stay eager, as no graph could be captured: %s", self._num_rows, error)
-            return
-        self._graph = graph

@@ -36,33 +36,33 @@ class DecodeFeedForward(Protocol):
     """One layer's feed-forward network over rows [B, H] of bfloat16."""
 
     def stream(self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> None:
-        """hidden += network(rms_norm(hidden)), B at most 8; only called where `can_stream` is true."""
+        """hidden += network(rms_norm(hidden)), B at most `streamed_rows`."""
 
     def batch(self, rows: AttendedRows, residual: torch.Tensor, eps: float) -> torch.Tensor:
         """residual += projected attention; residual += network(norm(residual)); return the next layer's norm of it."""
 
     @property
-    def can_stream(self) -> bool:
-        """Whether `stream` serves."""
+    def streamed_rows(self) -> int:
+        """Rows that `stream` takes at most; 0 where it does not serve."""
 
 
 class DenseFeedForward:
     """`DecodeFeedForward` of a gated network."""
 
-    def __init__(self, mlp: LlamaMLP, *, can_stream: bool) -> None:
+    def __init__(self, mlp: LlamaMLP, streamed_rows: int) -> None:
         from xllm_kernels.cuda import decode, ops
 
         self._gate_up, self._down = mlp.gate_up_proj, mlp.down_proj
         self._decode, self._ops = decode, ops
         self._inner = sum(self._gate_up.rows) // 2
         self._workspace = decode.shared_workspace(torch.device("cuda", torch.cuda.current_device()))
-        self.can_stream = can_stream
+        self.streamed_rows = streamed_rows
 
     def stream(self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> None:
         """See `DecodeFeedForward.stream`: two kernels."""
         kinds = self._decode.Epilogue
         gated = hidden.new_empty(len(hidden), self._inner)
-        self._decode.linear_stream(
+        self._decode.linear(
             hidden,
             plain_weight(self._gate_up),
             self._workspace,
@@ -71,13 +71,18 @@ class DenseFeedForward:
             norm_weight=norm_weight,
             eps=eps,
         )
-        self._decode.linear_stream(
-            gated, plain_weight(self._down), self._workspace, out=hidden, epilogue=kinds.ADD_RESIDUAL
+        self._decode.linear(
+            gated,
+            plain_weight(self._down),
+            self._workspace,
+            out=hidden,
+            epilogue=kinds.ADD_RESIDUAL,
         )
 
     def batch(self, rows: AttendedRows, residual: torch.Tensor, eps: float) -> torch.Tensor:
         """See `DecodeFeedForward.batch`."""
-        x = self._ops.add_rms_norm(rows.o_proj(rows.attended), residual, rows.norm_weight, eps)
+        projected = rows.o_proj(rows.attended)
+        x = self._ops.add_rms_norm(projected, residual, rows.norm_weight, eps)
         output = self._down(self._ops.silu_and_mul(self._gate_up(x)))
         return self._ops.add_rms_norm(output, residual, rows.next_norm_weight, eps)
 
@@ -90,16 +95,22 @@ class SparseFeedForward:
 
         self._mlp, self._sizes, self._experts, self._ops = mlp, mlp.sizes, experts, ops
         self._workspace = decode.shared_workspace(mlp.gate.device)
-        self.can_stream = mlp.sizes.hidden_size % 256 == 0
+        self._can_fuse_routing = mlp.sizes.hidden_size % 256 == 0
+        self.streamed_rows = 8 if self._can_fuse_routing else 0
 
     def stream(self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> None:
         """See `DecodeFeedForward.stream`: four kernels."""
         normed, routing = self._norm_and_route(hidden, norm_weight, eps)
-        self._experts.combine_experts(self._experts.run_experts(normed, *self._mlp.stacks, routing), routing, hidden)
+        y = self._experts.run_experts(normed, *self._mlp.stacks, routing)
+        self._experts.combine_experts(y, routing, hidden)
 
     def batch(self, rows: AttendedRows, residual: torch.Tensor, eps: float) -> torch.Tensor:
         """See `DecodeFeedForward.batch`."""
-        if self.can_stream and rows.o_proj.bias is None and len(residual) <= self._experts.NORM_AND_ROUTE_MAX_TOKENS:
+        if (
+            self._can_fuse_routing
+            and rows.o_proj.bias is None
+            and len(residual) <= self._experts.NORM_AND_ROUTE_MAX_TOKENS
+        ):
             torch.addmm(residual, rows.attended, plain_weight(rows.o_proj).t(), out=residual)
             x, routing = self._norm_and_route(residual, rows.norm_weight, eps)
         else:

@@ -1,6 +1,6 @@
 """A decode step of the Llama family on a GPU, from token ids to the most probable tokens, in as few kernels as there are.
 
-Up to 8 rows, five kernels a layer, each reading its weights or its KV at memory speed:
+Up to 8 rows, five kernels a layer, up to 32 seven, each reading its weights or its KV at memory speed:
 
     qkv = norm(hidden) W_qkv        attended = attention(norm, rotate, write KV)      hidden += attended W_o
     gated = silu_and_mul(norm(hidden) W_gate_up)                                      hidden += gated W_down
@@ -32,6 +32,9 @@ from xllm_runtime.models.llm.llama import LlamaDecoderLayer, LlamaForCausalLM, L
 if TYPE_CHECKING:
     from xllm_kernels.cuda.decode import Epilogue
 
+STREAMED_HEAD_ROWS = 8
+"""Beyond, cuBLAS multiplies by a matrix as large as the head just as fast."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
@@ -41,6 +44,8 @@ class DecodeRows:
     """int32 [B]"""
     seq_lens: torch.Tensor
     """int32 [B], tokens with the new one; 0 for unused rows."""
+    positions: torch.Tensor
+    """int32 [B], where the new tokens stand in the rotary table: after images and videos before their index in the sequence."""
     block_tables: torch.Tensor
     """int32 [B, W]"""
     logits: torch.Tensor
@@ -105,17 +110,23 @@ class LlamaDecodeStep:
         self._decode = decode
         self._workspace = decode.shared_workspace(model.embed_tokens.weight.device)
         self._networks = [self._feed_forward(layer) for layer in self._layers]
-        self._streams = self._can_stream()
+        self._streamed_rows = min([network.streamed_rows for network in self._networks] + [self._rows_to_stream()])
 
     @torch.inference_mode()
     def __call__(self, rows: DecodeRows, max_seq_len: int) -> None:
         """Write KV of the new tokens, logits, the most probable tokens. `max_seq_len` bounds seq_lens."""
         hidden = F.embedding(rows.token_ids, self._model.embed_tokens.weight)
-        if self._streams and len(hidden) <= self._decode.LINEAR_STREAM_MAX_BATCH:
+        if len(hidden) <= self._streamed_rows:
             self._run_streamed(hidden, rows, max_seq_len)
         else:
             self._run_batched(hidden, rows, max_seq_len)
         self._decode.argmax(rows.logits, self._workspace, token_ids=rows.best_ids, best=rows.best)
+
+    @torch.inference_mode()
+    def choose(self, x: torch.Tensor, logits: torch.Tensor, best_ids: torch.Tensor, best: torch.Tensor) -> None:
+        """Go on from normalised hidden states `x` [R, H]: set what `DecodeRows` calls so, of R rows."""
+        torch.mm(x, self._model.head.weight.t(), out=logits)
+        self._decode.argmax(logits, self._workspace, token_ids=best_ids, best=best)
 
     def _feed_forward(self, layer: LlamaDecoderLayer) -> DecodeFeedForward:
         """Return how the layer's feed-forward network is computed."""
@@ -123,25 +134,20 @@ class LlamaDecodeStep:
         if isinstance(mlp, SparseMLP):
             return SparseFeedForward(mlp)
         mlp, kinds = cast("LlamaMLP", mlp), self._decode.Epilogue
-        can_stream = self._streams_product(mlp.gate_up_proj, kinds.SILU_AND_MUL)
-        can_stream = can_stream and self._streams_product(mlp.down_proj, kinds.ADD_RESIDUAL)
-        return DenseFeedForward(mlp, can_stream=can_stream)
+        products = ((mlp.gate_up_proj, kinds.SILU_AND_MUL), (mlp.down_proj, kinds.ADD_RESIDUAL))
+        return DenseFeedForward(mlp, min(self._rows_of_product(linear.weight, kind) for linear, kind in products))
 
-    def _can_stream(self) -> bool:
-        """Whether every product of a step has a streaming kernel."""
+    def _rows_to_stream(self) -> int:
+        """Return how many rows a step may have whose attention's products and head all stream."""
         kinds = self._decode.Epilogue
-        head = self._model.head.weight
-        if self._decode.why_no_linear_stream(head.shape[0], head.shape[1], kinds.NONE):
-            return False
-        return all(network.can_stream for network in self._networks) and all(
-            self._streams_product(layer.self_attn.qkv_proj, kinds.NONE)
-            and self._streams_product(layer.self_attn.o_proj, kinds.ADD_RESIDUAL)
-            for layer in self._layers
-        )
+        rows = [self._rows_of_product(layer.self_attn.qkv_proj.weight, kinds.NONE) for layer in self._layers]
+        rows += [self._rows_of_product(layer.self_attn.o_proj.weight, kinds.ADD_RESIDUAL) for layer in self._layers]
+        return min(rows) if self._rows_of_product(self._model.head.weight, kinds.NONE) else 0
 
-    def _streams_product(self, linear: Linear, kind: Epilogue) -> bool:
-        weight = linear.weight
-        return not self._decode.why_no_linear_stream(weight.shape[0], weight.shape[1], kind)
+    def _rows_of_product(self, weight: torch.Tensor, kind: Epilogue) -> int:
+        """Return how many rows stream through `weight` at most; 0 for none."""
+        n, k = weight.shape
+        return self._decode.most_rows(n, k, kind)
 
     def _run_streamed(self, hidden: torch.Tensor, rows: DecodeRows, max_seq_len: int) -> None:
         args, kinds = self._model.args, self._decode.Epilogue
@@ -154,15 +160,13 @@ class LlamaDecodeStep:
             self._attend(layer, qkv, attended, rows, max_seq_len)
             self._linear(attended, attention.o_proj, hidden, kinds.ADD_RESIDUAL)
             network.stream(hidden, layer.post_attention_layernorm.weight, eps)
-        self._decode.linear_stream(
-            hidden,
-            self._model.head.weight,
-            self._workspace,
-            out=rows.logits,
-            epilogue=kinds.NONE,
-            norm_weight=self._model.norm.weight,
-            eps=eps,
-        )
+        head, norm_weight = self._model.head.weight, self._model.norm.weight
+        if num_rows > STREAMED_HEAD_ROWS:
+            torch.mm(self._ops.rms_norm(hidden, norm_weight, eps), head.t(), out=rows.logits)
+        else:
+            self._decode.linear_stream(
+                hidden, head, self._workspace, out=rows.logits, epilogue=kinds.NONE, norm_weight=norm_weight, eps=eps
+            )
 
     def _run_batched(self, hidden: torch.Tensor, rows: DecodeRows, max_seq_len: int) -> None:
         args, ops = self._model.args, self._ops
@@ -187,7 +191,7 @@ class LlamaDecodeStep:
         norm_weight: torch.Tensor | None = None,
         eps: float = 0.0,
     ) -> None:
-        self._decode.linear_stream(
+        self._decode.linear(
             x,
             linear.weight,
             self._workspace,
@@ -217,6 +221,7 @@ class LlamaDecodeStep:
             scale=args.head_dim**-0.5,
             max_seq_len=max_seq_len,
             cos_sin_cache=self._model.rotary.cos_sin_cache,
+            positions=rows.positions,
             q_norm=None if attention.q_norm is None else attention.q_norm.weight,
             k_norm=None if attention.k_norm is None else attention.k_norm.weight,
             eps=args.rms_norm_eps,
