@@ -1,20 +1,28 @@
-"""Times decode steps and prefills of one GPU beside what its memory allows, and prints one table.
+"""Times decode steps and prefills of one GPU beside what its memory and its arithmetic allow, and prints one table.
 
-    python benchmarks/gpu.py [--model qwen3-8b] [--rows 1x1024,8x1024] [--prefill 1x1024,8x1024] [--check]
+    python benchmarks/gpu.py [--model qwen3-8b] [--rows 1x1024,8x1024] [--prefill 1x1024,8x1024] [--serving] [--peer SITE] [--check]
 
 Random weights of public shapes, KV of random numbers, random tokens, greedy. A decode figure is the median time of
-`LLMWorker.execute`, from arrays on the host to token ids on the host; `device` is its part on the GPU. The floor is the time in
-which the weights and the KV pass at 4.3 TB/s, what a large copy reaches on an H200. `--check` fails where a goal is missed.
+`LLMWorker.execute`, from arrays on the host to token ids on the host; `device` is its part on the GPU. The prefill of one prompt is
+the time to the first token of a lone request. The floor is the time in which the weights and the KV pass at 4.3 TB/s, or the
+products are done at 790 TFLOP/s, what a large copy and a large product reach on an H200; `share` is the floor's of the time.
+
+`--peer` is a folder with vLLM for this Python: it takes the same rows on the same card (`gpu_peer.py`), and `ratio` is its time over
+ours. `--serving` goes on with `gpu_serving.py`. `--record` writes the rows for `gpu_roofline.py`. `--check` fails where a goal is
+missed, or where a row is slower than the peer's.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +33,7 @@ from xllm_framework.config import XLLMConfig
 from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_runtime.worker.llm import LLMWorker
 
-BYTES_A_SECOND = 4.3e12
+BYTES_A_SECOND, FLOPS_A_SECOND = 4.3e12, 790e12
 BLOCK_SIZE = 16
 QWEN3 = {
     "vocab_size": 151936,
@@ -79,15 +87,31 @@ class Line:
     what: str
     model: str
     shape: str
-    floor_ms: float
+    num_bytes: float
+    """What must come from memory."""
+    flops: float
+    """What must be computed."""
     ms: float
     device_ms: float
     goal_ms: float | None
+    peer_ms: float | None = None
+
+    @property
+    def floor_ms(self) -> float:
+        """What memory or arithmetic allow."""
+        return max(self.num_bytes / BYTES_A_SECOND, self.flops / FLOPS_A_SECOND) * 1e3
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether it is slower than it should be."""
+        return self.ms > min(self.goal_ms or self.ms, self.peer_ms or self.ms)
 
     def __str__(self) -> str:
-        goal = "" if self.goal_ms is None else f"{self.goal_ms:8.2f} {'ok' if self.ms <= self.goal_ms else 'MISSED'}"
-        share = f"{self.floor_ms / self.ms:6.1%}" if self.floor_ms else "      "
-        return f"{self.what:8} {self.model:12} {self.shape:>10} {self.floor_ms:8.2f} {self.ms:8.3f} {self.device_ms:8.3f} {share} {goal}"
+        goal = "" if self.goal_ms is None else f"{self.goal_ms:8.2f} {'ok' if self.ms <= self.goal_ms else 'MISSED':6}"
+        peer = "" if self.peer_ms is None else f" {self.peer_ms:8.2f} {self.peer_ms / self.ms:6.2f}"
+        share = f"{self.floor_ms / self.ms:6.1%}"
+        times = f"{self.floor_ms:8.2f} {self.ms:8.3f} {self.device_ms:8.3f} {share}"
+        return f"{self.what:8} {self.model:14} {self.shape:>9} {times} {goal}{peer}"
 
 
 class Bench:
@@ -137,24 +161,42 @@ class Bench:
         """Time a decode step."""
         step = self.step(num_sequences, 1, context)
         ms, device_ms = timed(lambda: self.worker.execute(step), 30)
-        floor = (self.weight_bytes(num_sequences) + self.kv_bytes(num_sequences * context)) / BYTES_A_SECOND * 1e3
+        num_bytes = self.weight_bytes(num_sequences) + self.kv_bytes(num_sequences * context)
+        flops = self.flops(num_sequences, num_sequences, num_sequences * context)
         goal = GOALS_MS.get((self.name, num_sequences, context))
-        return Line("decode", self.name, f"{num_sequences}x{context}", floor, ms, device_ms, goal)
+        return Line("decode", self.name, f"{num_sequences}x{context}", num_bytes, flops, ms, device_ms, goal)
 
     def prefill(self, num_sequences: int, num_tokens: int) -> Line:
         """Time a step that computes whole prompts."""
         step = self.step(num_sequences, num_tokens, num_tokens)
         ms, device_ms = timed(lambda: self.worker.execute(step), 5)
+        rows = num_sequences * num_tokens
+        num_bytes = self.weight_bytes(rows) + self.kv_bytes(rows)
+        flops = self.flops(rows, num_sequences, rows * num_tokens / 2)
         goal = PREFILL_GOALS.get((self.name, num_sequences, num_tokens))
-        return Line("prefill", self.name, f"{num_sequences}x{num_tokens}", 0.0, ms, device_ms, goal)
+        return Line("prefill", self.name, f"{num_sequences}x{num_tokens}", num_bytes, flops, ms, device_ms, goal)
+
+    def flops(self, num_tokens: int, num_sampled: int, num_pairs: float) -> float:
+        """Multiplications and additions of `num_tokens` tokens that attend to `num_pairs` tokens in all, times two."""
+        args = self.args
+        products = sum(
+            parameter.numel()
+            * (args.raw["num_experts_per_tok"] / args.raw["num_experts"] if is_expert(name, parameter) else 1)
+            for name, parameter in self.worker._model.named_parameters()
+            if name.startswith("layers.") and parameter.ndim > 1
+        )
+        head = args.vocab_size * args.hidden_size
+        attention = 2 * num_pairs * args.num_heads * args.head_dim * args.num_layers
+        return float(2 * (num_tokens * products + num_sampled * head + attention))
 
     def weight_bytes(self, num_sequences: int) -> float:
         """What a decode step reads of the weights; of experts those that somebody is expected to choose."""
         total = 0.0
         for name, parameter in self.worker._model.named_parameters():
-            is_expert = ".mlp." in name and parameter.shape[0] > 100_000
             if name != "embed_tokens.weight" or self.args.has_tied_embeddings:
-                total += parameter.nbytes * (self.share_of_experts(num_sequences) if is_expert else 1.0)
+                total += parameter.nbytes * (
+                    self.share_of_experts(num_sequences) if is_expert(name, parameter) else 1.0
+                )
         return total
 
     def share_of_experts(self, num_sequences: int) -> float:
@@ -165,6 +207,11 @@ class Bench:
     def kv_bytes(self, num_tokens: int) -> int:
         """KV of `num_tokens` tokens."""
         return num_tokens * sum(shape.num_bytes_per_token for shape in self.worker._model.kv_cache_shapes())
+
+
+def is_expert(name: str, parameter: torch.Tensor) -> bool:
+    """Whether a parameter holds the experts of a layer, of which a token reads a few."""
+    return ".mlp." in name and parameter.shape[0] > 100_000
 
 
 def greedy(num_rows: int) -> SamplingRows:
@@ -207,6 +254,28 @@ def shapes(text: str) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, _, b in (item.partition("x") for item in text.split(",") if item)]
 
 
+def peer_ms(site: Path, model: str, rows: list[tuple[int, int]]) -> dict[tuple[str, int, int], float]:
+    """Return the peer's ms by ("decode" or "prefill", sequences, tokens)."""
+    command = [sys.executable, str(Path(__file__).with_name("gpu_peer.py")), model, *(f"{a}x{b}" for a, b in rows)]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = [json.loads(line.removeprefix("ROW ")) for line in output.splitlines() if line.startswith("ROW ")]
+    return {(row["what"], row["sequences"], row["tokens"]): row["ms"] for row in found}
+
+
+def measured(name: str, rows: list[tuple[int, int]], prefills: list[tuple[int, int]]) -> list[Line]:
+    """Time one model; print each line as it comes."""
+    tokens = [-(-context // BLOCK_SIZE) * BLOCK_SIZE * sequences for sequences, context in rows + prefills]
+    bench = Bench(name, max(tokens), max(sequences for sequences, _ in rows))
+    print(f"startup  {name:14} {bench.startup_s:.2f} s until the first step was done", flush=True)
+    lines = []
+    for measure, cases in ((bench.decode, rows), (bench.prefill, prefills)):
+        for case in cases:
+            lines.append(measure(*case))
+            print(lines[-1], flush=True)
+    return lines
+
+
 def main() -> int:
     """Print the table; with --check return 1 where a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -215,27 +284,37 @@ def main() -> int:
     parser.add_argument(
         "--prefill", default="", help="prefills, prompts x tokens; default: those with goals, - for none"
     )
+    parser.add_argument("--peer", type=Path, help="a folder with vLLM, to run beside")
+    parser.add_argument("--record", type=Path, help="a JSON file for the rows")
+    parser.add_argument("--serving", action="store_true", help="serve over HTTP, too")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), torch.__version__)
-    print("what     model             shape floor ms       ms   device  share  goal ms", flush=True)
+    print(
+        "what     model              shape floor ms       ms   device  share  goal ms           peer  ratio", flush=True
+    )
     lines: list[Line] = []
     for name in MODELS if options.model == "all" else [options.model]:
         rows = shapes(options.rows) or [key[1:] for key in GOALS_MS if key[0] == name]
         default = [key[1:] for key in PREFILL_GOALS if key[0] == name]
         prefills = [] if options.prefill == "-" else shapes(options.prefill) or default
-        tokens = [-(-context // BLOCK_SIZE) * BLOCK_SIZE * sequences for sequences, context in rows + prefills]
-        bench = Bench(name, max(tokens), max(sequences for sequences, _ in rows))
-        print(f"startup  {name:12} {bench.startup_s:.2f} s until the first step was done", flush=True)
-        for measure, cases in ((bench.decode, rows), (bench.prefill, prefills)):
-            for case in cases:
-                lines.append(measure(*case))
-                print(lines[-1], flush=True)
-        del bench, measure
+        found = measured(name, rows, prefills)
         torch.cuda.empty_cache()
-    missed = [line for line in lines if line.goal_ms is not None and line.ms > line.goal_ms]
-    print(f"{len(missed)} goals missed")
-    return 1 if options.check and missed else 0
+        if options.peer is not None:
+            theirs = peer_ms(options.peer, name, [*dict.fromkeys(rows + prefills)])
+            for line in found:
+                sequences, tokens = shapes(line.shape)[0]
+                line.peer_ms = theirs.get((line.what, sequences, tokens))
+                print(line, flush=True)
+        lines += found
+    if options.record is not None:
+        options.record.write_text(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
+    missed = [line for line in lines if line.is_missed]
+    print(f"{len(missed)} of {len(lines)} rows missed")
+    served = 0
+    if options.serving:
+        served = subprocess.call([sys.executable, str(Path(__file__).with_name("gpu_serving.py")), "--check"])
+    return 1 if options.check and (missed or served) else 0
 
 
 if __name__ == "__main__":
