@@ -42,12 +42,13 @@ const ExchangeTable* exchange_table_of(PyObject* type) {
   return table;
 }
 
-std::optional<Scalar> scalar_of(nb::dlpack::dtype dtype) {
+std::optional<Scalar> scalar_of(nb::dlpack::dtype dtype, Device device) {
   const auto is = [&](nb::dlpack::dtype_code code, int bits) {
     return dtype.code == static_cast<uint8_t>(code) && dtype.bits == bits && dtype.lanes == 1;
   };
   if (is(nb::dlpack::dtype_code::Float, 32)) return Scalar::float32;
   if (is(nb::dlpack::dtype_code::Bfloat, 16)) return Scalar::bfloat16;
+  if (is(nb::dlpack::dtype_code::Float, 16) && device == Device::cuda) return Scalar::float16;
   if (is(nb::dlpack::dtype_code::Int, 32)) return Scalar::int32;
   if (is(nb::dlpack::dtype_code::Int, 64)) return Scalar::int64;
   return std::nullopt;
@@ -73,6 +74,7 @@ const char* name_of(Scalar scalar) {
   switch (scalar) {
     case Scalar::float32: return "float32";
     case Scalar::bfloat16: return "bfloat16";
+    case Scalar::float16: return "float16";
     case Scalar::int32: return "int32";
     case Scalar::int64: return "int64";
   }
@@ -101,7 +103,7 @@ bool Tensor::read_exchange_table(nb::handle object, Device device) {
   }
   if (view.device.device_type != (on_cpu ? nb::device::cpu::value : nb::device::cuda::value)) fail(std::string(name_) + place);
   if (view.ndim > kMaxDims) fail(std::string(name_) + " has more than 4 dimensions");
-  const std::optional<Scalar> scalar = scalar_of(view.dtype);
+  const std::optional<Scalar> scalar = scalar_of(view.dtype, device);
   if (!scalar) throw nb::type_error((std::string(name_) + kElementTypes).c_str());
   scalar_ = *scalar;
   num_dims_ = view.ndim;

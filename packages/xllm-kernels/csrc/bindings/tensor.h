@@ -15,7 +15,8 @@ namespace xllm::bindings {
 
 enum class Access { read, write };
 enum class Device { cpu, cuda };
-enum class Scalar { float32, bfloat16, int32, int64 };
+// float16 on CUDA devices only.
+enum class Scalar { float32, bfloat16, float16, int32, int64 };
 
 const char* name_of(Scalar scalar);
 
