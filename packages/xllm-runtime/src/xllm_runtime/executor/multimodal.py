@@ -45,10 +45,8 @@ class MultimodalExecutor:
         return self._model.forward_embedded(x, rotary_positions, attention, additions)
 
     def decode(self, forward_input: ForwardInput) -> DecodedRows | None:
-        """See `Executor.decode`; a fused step takes a token's index for its position, which is wrong after media."""
-        if forward_input.max_query_len == 1 and (forward_input.positions != forward_input.seq_lens - 1).any():
-            return None
-        return self._text.decode(forward_input)
+        """See `Executor.decode`; tokens that stand for media have no faster way."""
+        return self._text.decode(forward_input) if forward_input.media is None else None
 
     def _merge(self, x: torch.Tensor, media: MediaRows) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Put embeddings into `x` [T, hidden]; return what later layers add."""
