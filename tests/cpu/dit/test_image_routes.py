@@ -7,6 +7,7 @@ import base64
 import io
 import json
 import struct
+import time
 import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -350,6 +351,10 @@ def test_out_of_memory_fails_that_batch_alone(
     assert int(failed.headers["retry-after"]) > 0
     assert "no memory" in failed.error["message"]
     assert ask(digits, "/v1/images/generations", generation(n=2)).status == 200
+    end_s = time.monotonic() + 10.0
+    while digits.num_in_flight > 0 and time.monotonic() < end_s:
+        time.sleep(0.01)
+    assert digits.num_in_flight == 0
 
 
 def test_the_page_of_an_image_model(digits: DiTMaster) -> None:

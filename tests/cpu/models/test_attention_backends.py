@@ -98,5 +98,7 @@ def test_a_refusal_names_every_reason():
         select_attention(spec_of(dtype=torch.float16, device=torch.device("meta"), softcap=1.0), "paged_cpu")
     for reason in ("runs on the CPU, not on meta", "not in float16", "soft cap"):
         assert reason in caught.value.message
-    with pytest.raises(InvalidConfig, match="'flash' is unknown; choose auto, paged_cpu, paged_cuda, paged_triton, sdpa"):
+    with pytest.raises(
+        InvalidConfig, match="'flash' is unknown; choose auto, paged_cpu, paged_cuda, paged_triton, sdpa"
+    ):
         select_attention(spec_of(), "flash")

@@ -72,7 +72,9 @@ def _content(content: Any, place: str, media_kinds: Collection[str]) -> str | li
     is_media = [isinstance(part, dict) and part.get("type") in media_kinds for part in content]
     if any(is_media):
         return [
-            part if is_medium and part["type"] != "text" else {"type": "text", "text": _part_text(part, f"{place}.content[{index}]")}
+            part
+            if is_medium and part["type"] != "text"
+            else {"type": "text", "text": _part_text(part, f"{place}.content[{index}]")}
             for index, (part, is_medium) in enumerate(zip(content, is_media, strict=True))
         ]
     return "\n".join(_part_text(part, f"{place}.content[{index}]") for index, part in enumerate(content))

@@ -78,12 +78,9 @@ class LlamaWideStep:
         self._workspace = decode.shared_workspace(model.embed_tokens.weight.device)
         self._operations = model.operations
         self._dtype = model.embed_tokens.weight.dtype
-        is_fused = FusedAttention.serves(model)
         self._attention: FusedAttention | PortableAttention = (
-            FusedAttention(model) if is_fused else PortableAttention(model)
+            FusedAttention(model) if FusedAttention.serves(model) else PortableAttention(model)
         )
-        self.can_capture_ahead = is_fused
-        """Whether a step may be captured that never ran; Triton's kernels are compiled when they first run."""
 
     @torch.inference_mode()
     def __call__(self, rows: DecodeRows, max_seq_len: int) -> None:
