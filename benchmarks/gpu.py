@@ -15,6 +15,7 @@ missed, or where a row is slower than the peer's.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import statistics
@@ -299,6 +300,7 @@ def main() -> int:
         default = [key[1:] for key in PREFILL_GOALS if key[0] == name]
         prefills = [] if options.prefill == "-" else shapes(options.prefill) or default
         found = measured(name, rows, prefills)
+        gc.collect()  # a worker and its executor refer to each other
         torch.cuda.empty_cache()
         if options.peer is not None:
             theirs = peer_ms(options.peer, name, [*dict.fromkeys(rows + prefills)])
