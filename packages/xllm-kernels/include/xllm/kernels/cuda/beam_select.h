@@ -8,16 +8,16 @@ namespace xllm::kernels::cuda {
 inline constexpr int kTopKMax = 1024;
 
 struct BeamScoresArgs {
-  const void* logits;         // [num_rows, vocab_size], bfloat16 or float32, dense
-  const float* scores;        // [num_rows]: of the paths so far; null with max_children 0
-  const int64_t* nodes;       // [num_rows]: where they stand in the tree, -1 for the dead
-  const int64_t* starts;      // children of node n are entries [starts[n], starts[n + 1])
-  const int64_t* tokens;      // of the entries
-  float* normaliser;          // [num_rows]: logarithm of the sum of exp(logits); not written for the dead
-  float* totals;              // [num_rows, max_children]: score and log-probability of each child, minus infinity where there is none
+  const void* logits;               // [num_rows, vocab_size], bfloat16 or float32, dense
+  const float* scores = nullptr;    // [num_rows]: of the paths so far; null with max_children 0
+  const int64_t* nodes = nullptr;   // [num_rows]: where they stand in the tree, -1 for the dead
+  const int64_t* starts = nullptr;  // children of node n are entries [starts[n], starts[n + 1])
+  const int64_t* tokens = nullptr;  // of the entries
+  float* normaliser;                // [num_rows]: logarithm of the sum of exp(logits); not written for the dead
+  float* totals = nullptr;          // [num_rows, max_children]: score and log-probability of each child, minus infinity where there is none
   int64_t num_rows;
-  int64_t vocab_size;         // a multiple of 8
-  int64_t max_children;       // 0 leaves totals out
+  int64_t vocab_size;               // a multiple of 8
+  int64_t max_children = 0;         // 0 leaves totals out
   bool is_float;
 };
 
