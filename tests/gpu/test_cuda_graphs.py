@@ -87,7 +87,7 @@ def test_positions_need_not_be_places_in_the_sequence(executors, request, num_se
 
 
 @pytest.mark.parametrize("lengths", [[64], [40, 23, 1], [9]], ids=str)
-def test_prompts_in_pieces_give_the_bits_of_the_padded_eager_pass(executors, request, lengths):
+def test_prompts_in_pieces_repeat_to_the_bit_and_follow_the_eager_pass(executors, request, lengths):
     graphs, eager = executors
     maker = StepMaker(NUM_BLOCKS, BLOCK_SIZE)
     prompts, step = prompts_and_decodes(maker, lengths)

@@ -1,7 +1,9 @@
 // A walk through everything that the native decoder does with threads and memory, for sanitizers to watch: random steps of
-// mixed prompts and decodes in every weight format, several threads on several decoders over the one pool, the number of
-// threads changed and weights saved meanwhile, blocks copied, packed files cut. Checks that results stay the same.
+// mixed prompts and decodes in every weight format, heads small and large enough to be screened, several threads on several
+// decoders over the one pool, the number of threads changed and weights saved meanwhile, tokens drawn, blocks copied, packed
+// files cut. Checks that results stay the same.
 // Usage: native_walk FOLDER SECONDS
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "xllm/kernels/native/decoder.h"
+#include "xllm/kernels/native/draw.h"
 #include "xllm/kernels/threads.h"
 
 namespace {
@@ -29,7 +32,8 @@ constexpr int64_t kPositions = kBlockSize * kBlocksPerSequence;
 
 DecoderShape shape_of(std::mt19937& random) {
   const int64_t head_dims[] = {8, 20, 64};
-  DecoderShape shape{.vocab_size = 80 + static_cast<int64_t>(random() % 60),
+  const int64_t fewest = random() % 4 == 0 ? 4096 : 80;  // the former is what a head's screen starts at
+  DecoderShape shape{.vocab_size = fewest + static_cast<int64_t>(random() % 60),
                      .hidden_size = 32 * (1 + static_cast<int64_t>(random() % 3)),
                      .intermediate_size = 32 * (1 + static_cast<int64_t>(random() % 5)),
                      .num_layers = 2,
@@ -158,6 +162,55 @@ void expect(bool holds, const char* what) {
   std::exit(1);
 }
 
+// Draws of random rows, and log-probabilities of what was drawn; the same whatever the number of threads.
+void draw_rows(std::mt19937& random) {
+  const int64_t num_rows = 1 + static_cast<int64_t>(random() % 9), vocab_size = 1 + static_cast<int64_t>(random() % 3000);
+  const auto count = static_cast<size_t>(num_rows);
+  std::normal_distribution<float> normal(0.0f, 3.0f);
+  std::uniform_real_distribution<double> uniform(0.0, 1.0);
+  std::vector<float> logits(count * static_cast<size_t>(vocab_size)), best(count), temperature(count), min_p(count);
+  std::vector<int64_t> rows(count), top_k(count);
+  std::vector<double> top_p(count), draws(count);
+  for (float& logit : logits) logit = normal(random);
+  for (size_t i = 0; i < count; ++i) {
+    rows[i] = static_cast<int64_t>(i);
+    const float* row = logits.data() + i * static_cast<size_t>(vocab_size);
+    best[i] = *std::max_element(row, row + vocab_size);
+    temperature[i] = static_cast<float>(0.1 + uniform(random));
+    top_k[i] = random() % 2 == 0 ? vocab_size : 1 + static_cast<int64_t>(random()) % vocab_size;
+    top_p[i] = random() % 2 == 0 ? 1.0 : 0.05 + 0.9 * uniform(random);
+    min_p[i] = random() % 2 == 0 ? 0.0f : static_cast<float>(uniform(random));
+    draws[i] = uniform(random);
+  }
+  std::vector<int32_t> expected(count, -1), found(count, -1);
+  for (std::vector<int32_t>* ids : {&expected, &found})
+    draw({.logits = logits.data(),
+          .rows = rows.data(),
+          .best = best.data(),
+          .temperature = temperature.data(),
+          .top_k = top_k.data(),
+          .top_p = top_p.data(),
+          .min_p = min_p.data(),
+          .uniform = draws.data(),
+          .token_ids = ids->data(),
+          .num_logits = num_rows,
+          .num_rows = num_rows,
+          .vocab_size = vocab_size});
+  expect(expected == found, "a draw depends on the threads");
+  const int64_t num_top = std::min<int64_t>(vocab_size, 5);
+  std::vector<float> logprobs(count), top_logprobs(count * static_cast<size_t>(num_top));
+  std::vector<int32_t> top_ids(count * static_cast<size_t>(num_top));
+  token_logprobs({.logits = logits.data(),
+                  .token_ids = found.data(),
+                  .logprobs = logprobs.data(),
+                  .top_ids = top_ids.data(),
+                  .top_logprobs = top_logprobs.data(),
+                  .num_rows = num_rows,
+                  .vocab_size = vocab_size,
+                  .num_top = num_top});
+  for (const float logprob : logprobs) expect(logprob <= 0.0f, "a log-probability is positive");
+}
+
 void copy_blocks(Decoder& decoder) {
   const auto size = static_cast<size_t>(decoder.num_block_bytes());
   std::vector<uint8_t> before(3 * size), after(3 * size);
@@ -198,6 +251,7 @@ void walk(uint32_t seed, const std::string& folder, Clock::time_point end, std::
     saver.join();
     Decoder loaded(decoder.shape(), table.data(), kPositions, format);
     expect(loaded.load_packed(path, "key"), "a packed file was refused");
+    for (int i = 0; i < 8; ++i) draw_rows(random);
     copy_blocks(decoder);
     cut_packed_file(decoder, table, path);
     ++num_walks;

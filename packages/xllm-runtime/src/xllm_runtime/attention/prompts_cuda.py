@@ -129,6 +129,8 @@ def attend_with_triton(
     """With the Triton kernel; see `AttendPrompts`."""
     from xllm_kernels.triton.prefill_attention import prefill_attention
 
+    if prefills.has_own_keys and key.stride(0) != value.stride(0):  # the kernel takes one for both
+        key, value = key.contiguous(), value.contiguous()
     prefill_attention(
         query,
         *((key, value) if prefills.has_own_keys else kv_cache),
