@@ -16,6 +16,11 @@ OPERATIONS = (
     "silu_and_mul",
     "beam_attention",
     "beam_select",
+    "dense_linear",
+    "joint_attention",
+    "modulated_norm",
+    "add_gated",
+    "gelu",
 )
 """Names of the operations in `xllm_kernels.ops`."""
 CUDA_OPERATIONS = (
