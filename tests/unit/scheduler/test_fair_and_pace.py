@@ -8,10 +8,11 @@ from support.scheduler_harness import SchedulerHarness
 from xllm_scheduler.budget import UNLIMITED
 from xllm_scheduler.latency import LatencyModel
 from xllm_scheduler.pace import FIRST_TOKENS, MIN_TOKENS, StepPace
-from xllm_scheduler.strategies import PATIENCE
+from xllm_scheduler.strategies import PATIENCE, STRATEGIES
 
 LONG = list(range(1, 41))
 SHORT = [7, 8, 9]
+COSTS = [name for name in LatencyModel.__struct_fields__ if name.endswith("_us")]
 
 
 def first_step_of(harness: SchedulerHarness, request_id: str) -> int:
@@ -62,6 +63,24 @@ def test_orders_are_made_anew_when_tokens_take_much_longer_than_was_thought() ->
     harness.step()
     assert first_step_of(harness, "short") == 8
     harness.run()
+    harness.check_outputs()
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize("zero", [*COSTS, "all"])
+def test_a_fit_may_leave_any_cost_at_nothing(zero: str, strategy: str) -> None:
+    costs = dict.fromkeys(COSTS if zero == "all" else [zero], 0.0)
+    harness = SchedulerHarness(
+        latency=LatencyModel(**costs), max_num_batched_tokens=16, priority_strategy=strategy, prefill_step_ms=20.0
+    )
+
+    def take_time() -> None:
+        harness.now_s += 0.001 * harness.groups[-1].num_tokens
+
+    for number in range(4):
+        harness.add(f"request{number}", LONG[: 40 - 9 * number], max_tokens=3, ignore_eos=True)
+    while harness.scheduler.has_work:
+        harness.step(before_update=take_time)
     harness.check_outputs()
 
 

@@ -41,7 +41,10 @@ class Ordering:
 
     def keep_pace(self, seconds_a_token: float, queues: Iterable[WaitingQueue], running: list[QueueEntry]) -> None:
         """Rank all entries anew if a prompt token takes less than half, or more than twice, what was counted with."""
-        if self.strategy.paced_rank is None or 1 / _FAR_OFF < seconds_a_token / self._seconds_a_token < _FAR_OFF:
+        is_near = (
+            seconds_a_token < _FAR_OFF * self._seconds_a_token and self._seconds_a_token < _FAR_OFF * seconds_a_token
+        )
+        if self.strategy.paced_rank is None or is_near:
             return
         self._seconds_a_token = seconds_a_token
         for entry in [*running, *(entry for queue in queues for entry in queue)]:
