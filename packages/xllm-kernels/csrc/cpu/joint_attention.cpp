@@ -20,7 +20,7 @@ struct FreeFloats {
   void operator()(float* memory) const { ::operator delete[](memory, kAlignment); }
 };
 
-// Memory of the calling thread that only grows: fresh pages would cost as much as a fifth of the attention itself.
+// Memory of the calling thread that only grows: each fresh page of the system costs a fault.
 float* head_memory(size_t num_floats) {
   thread_local std::unique_ptr<float[], FreeFloats> memory;
   thread_local size_t size = 0;

@@ -59,18 +59,13 @@ def _experts_kernel(
         tl.store(out + place, total.to(out.dtype.element_ty), mask=is_row[:, None])
 
 
-def why_no_quantised_experts(hidden: int, inner: int) -> str | None:
-    """Why `run_quantised_experts` does not serve experts of these sizes; None when it does."""
-    return "the hidden and inner sizes must be multiples of 128" if hidden % 128 or inner % 128 else None
-
-
 def run_quantised_experts(
     x: torch.Tensor, gate_up: QuantisedMatrix, down: QuantisedMatrix, token_of_row: torch.Tensor, starts: torch.Tensor
 ) -> torch.Tensor:
     """Return [P, H], row by row: down[e] (silu(gate[e] x[t]) * (up[e] x[t])) of each pair's expert e and token t.
 
     x [T, H], bfloat16 or float16; gate_up [E 2 I, H], each expert's gate before its other half; down [E H, I], both of 8 bits;
-    token_of_row int32 [P]; starts int32 [E + 1].
+    token_of_row int32 [P]; starts int32 [E + 1]. H and I are multiples of 128.
     """
     num_experts, hidden = len(starts) - 1, x.shape[1]
     inner = down.k

@@ -1,6 +1,6 @@
 """Memory that blocks on the CPU write their intermediate results to, again and again. Knows nothing of what they are.
 
-Fresh pages from the system cost a fifth of a block's time. Blocks run one after the other, and what one writes under a name
+Fresh pages of the system cost a fault each. Blocks run one after the other, and what one writes under a name
 is read before the next one writes it.
 """
 
