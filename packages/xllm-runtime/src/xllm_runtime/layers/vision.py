@@ -6,12 +6,14 @@ A tower's rows are patches. Knows nothing of grids, windows or checkpoints beyon
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from xllm_runtime.attention import AttentionSpec
+from xllm_runtime.attention.segments import Segments, select_segment_attention
+from xllm_runtime.layers import vision_operations
 from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.operations import Operations
 from xllm_runtime.layers.parameter import WeightTargets, whole_parameter
@@ -21,20 +23,10 @@ ALIGNMENT = 8
 Activation = Callable[[torch.Tensor], torch.Tensor]
 
 
-def quick_gelu(x: torch.Tensor) -> torch.Tensor:
-    """x sigmoid(1.702 x), as CLIP has it."""
-    return x * torch.sigmoid(1.702 * x)
-
-
-def gelu_tanh(x: torch.Tensor) -> torch.Tensor:
-    """GELU by its approximation with tanh."""
-    return F.gelu(x, approximate="tanh")
-
-
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": F.gelu,
-    "gelu_pytorch_tanh": gelu_tanh,
-    "quick_gelu": quick_gelu,
+    "gelu_pytorch_tanh": vision_operations.gelu_tanh,
+    "quick_gelu": vision_operations.quick_gelu,
     "silu": F.silu,
 }
 """By their names in config.json."""
@@ -52,6 +44,10 @@ class LayerNorm(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., size] -> the same, a new tensor."""
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self._eps)
+
+    def add(self, x: torch.Tensor, residual: torch.Tensor) -> None:
+        """Add `x` to `residual` and leave the sum's norm in `x`; both contiguous [P, size], in place."""
+        vision_operations.add_layer_norm(x, residual, self.weight, self.bias, self._eps)
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield `<prefix>.weight` and `<prefix>.bias`."""
@@ -89,14 +85,15 @@ class VisionAttention(nn.Module):
         self.proj = Linear(size, [("proj", size)], has_bias=has_bias, dtype=dtype)
         self._num_heads, self._head_dim = num_heads, size // num_heads
         self._operations = operations
+        self._attention = select_segment_attention(segment_spec(num_heads, self._head_dim, dtype))
 
-    def forward(self, x: torch.Tensor, lengths: Sequence[int], rotary_table: torch.Tensor) -> torch.Tensor:
-        """[P, size] -> [P, size]; segments of `lengths` patches follow one another, row i turns by row i of the table."""
+    def forward(self, x: torch.Tensor, segments: Segments, rotary_table: torch.Tensor) -> torch.Tensor:
+        """[P, size] -> [P, size]; a patch sees its segment, row i turns by row i of the table."""
         heads = self.qkv(x).view(len(x), 3, self._num_heads, self._head_dim)
         query, key, value = heads.unbind(1)
         rows = torch.arange(len(x), device=x.device)
         self._operations.rotary_embedding(rows, query, key, rotary_table)
-        output: torch.Tensor = self.proj(attend_segments(query, key, value, lengths).flatten(1))
+        output: torch.Tensor = self.proj(self._attention.forward(query, key, value, segments).flatten(1))
         return output
 
     def weight_targets(self, prefix: str) -> WeightTargets:
@@ -105,24 +102,16 @@ class VisionAttention(nn.Module):
         yield from self.proj.weight_targets(prefix)
 
 
-def attend_segments(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, lengths: Sequence[int]
-) -> torch.Tensor:
-    """Attend within segments that follow one another: three of [P, heads, dim] -> the same.
-
-    Neighbours of equal length are one batch, so sort segments by length where their order is free.
-    """
-    parts = []
-    start = 0
-    for length, equal in groupby(lengths):
-        num_segments = sum(1 for _ in equal)
-        end = start + num_segments * length
-        q, k, v = (
-            rows[start:end].view(num_segments, length, *rows.shape[1:]).transpose(1, 2) for rows in (query, key, value)
-        )
-        parts.append(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1))
-        start = end
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+def segment_spec(num_heads: int, head_dim: int, dtype: torch.dtype) -> AttentionSpec:
+    """Return what a tower's attention is, on the device that is the default while models are built."""
+    return AttentionSpec(
+        num_heads=num_heads,
+        num_kv_heads=num_heads,
+        head_dim=head_dim,
+        scale=head_dim**-0.5,
+        dtype=dtype,
+        device=torch.get_default_device(),
+    )
 
 
 class VisionMLP(nn.Module):
@@ -135,6 +124,7 @@ class VisionMLP(nn.Module):
         names: Sequence[str],
         activation: Activation,
         dtype: torch.dtype,
+        operations: Operations,
         *,
         has_bias: bool = True,
     ) -> None:
@@ -143,20 +133,27 @@ class VisionMLP(nn.Module):
         self.first = Linear(size, [(name, inner) for name in first], has_bias=has_bias, dtype=dtype)
         self.second = Linear(inner, [(last, size)], has_bias=has_bias, dtype=dtype)
         self._activation, self._is_gated = activation, len(first) == 2
+        self._operations = operations
         self._is_aligned = False
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[P, size] -> [P, size]."""
         if x.is_cuda and not self._is_aligned:
             self.align()
-        x = self.first(x)
-        if self._is_gated:
-            gate, up = x.chunk(2, -1)
-            x = self._activation(gate) * up
-        else:
-            x = self._activation(x)
-        output: torch.Tensor = self.second(x)
+        output: torch.Tensor = self.second(self._activated(x))
         return output
+
+    def _activated(self, x: torch.Tensor) -> torch.Tensor:
+        """[P, size] -> [P, inner], with as few passes over the inner layer as there are kernels for."""
+        if self._is_gated:
+            if self._activation is F.silu:
+                return self._operations.silu_and_mul(self.first(x))
+            gate, up = self.first(x).chunk(2, -1)
+            gated: torch.Tensor = self._activation(gate) * up
+            return gated
+        if self._activation is vision_operations.gelu_tanh and self.first.bias is not None:
+            return vision_operations.gelu_tanh_of_product(x, self.first.weight, self.first.bias)
+        return self._activation(self.first(x))
 
     def align(self) -> None:
         """Widen the inner layer with zeros to whole multiples of 8, which changes no result; weights must be loaded.

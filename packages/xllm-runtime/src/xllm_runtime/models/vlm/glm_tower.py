@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from xllm_runtime.attention.segments import Segments
 from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.norm import RMSNorm
-from xllm_runtime.layers.operations import select_operations
+from xllm_runtime.layers.operations import Operations, select_operations
 from xllm_runtime.layers.parameter import WeightTargets, whole_parameter
 from xllm_runtime.layers.vision import ACTIVATIONS, LayerNorm, PatchEmbedding, VisionMLP
 from xllm_runtime.models.vlm.patches import Grid, frame_lengths, patchify, rotary_rows, sampled_positions
@@ -31,13 +32,13 @@ MERGER_NORM_EPS = 1e-5
 class GlmPatchMerger(nn.Module):
     """gated(gelu(norm(proj(x)))) over embeddings of the language model's size."""
 
-    def __init__(self, args: VisionArgs, dtype: torch.dtype) -> None:
+    def __init__(self, args: VisionArgs, dtype: torch.dtype, operations: Operations) -> None:
         super().__init__()
         size = args.out_size
         self.proj = Linear(size, [("proj", size)], has_bias=False, dtype=dtype)
         self.norm = LayerNorm(size, MERGER_NORM_EPS, dtype)
         activation = ACTIVATIONS[args.activation]
-        self.mlp = VisionMLP(size, args.merger_size, GLM_STYLE.mlp_names, activation, dtype, has_bias=False)
+        self.mlp = VisionMLP(size, args.merger_size, GLM_STYLE.mlp_names, activation, dtype, operations, has_bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[E, out_size] -> [E, out_size]."""
@@ -69,7 +70,7 @@ class GlmVisionTower(nn.Module):
         self.post_layernorm = RMSNorm(size, args.norm_eps, dtype, operations)
         self.downsample = nn.Parameter(torch.empty(args.out_size, size, unit, unit, dtype=dtype), requires_grad=False)
         self.downsample_bias = nn.Parameter(torch.empty(args.out_size, dtype=dtype), requires_grad=False)
-        self.merger = GlmPatchMerger(args, dtype)
+        self.merger = GlmPatchMerger(args, dtype, operations)
 
     def forward(self, frames: Sequence[torch.Tensor], grids: Sequence[Grid]) -> list[torch.Tensor]:
         """Encode items, each float32 [frames, 3, H, W]: one [P / merge_unit, out_size] an item."""
@@ -77,10 +78,10 @@ class GlmVisionTower(nn.Module):
         patches = [patchify(item, args.patch_size, args.temporal_patch_size, args.merge_size) for item in frames]
         x = self.post_conv_layernorm(self.patch_embed(torch.cat(patches)))
         x = x + sampled_positions(self.positions, grids, args.merge_size, round(args.num_positions**0.5))
-        table = rotary_rows(grids, args.merge_size, args.head_dim, args.rope_theta).to(x.device)
-        lengths = frame_lengths(grids)
+        table = rotary_rows(grids, args.merge_size, args.head_dim, args.rope_theta, x.device)
+        segments = Segments.of(frame_lengths(grids), x.device)
         for block in self.blocks:
-            x = block(x, lengths, table)
+            block(x, segments, table)
         units = self.post_layernorm(x).view(-1, args.merge_unit, args.hidden_size)
         joined = F.linear(units.transpose(1, 2).flatten(1), self.downsample.flatten(1), self.downsample_bias)
         return list(torch.split(self.merger(joined), [t * h * w // args.merge_unit for t, h, w in grids]))

@@ -49,15 +49,19 @@ def coordinates(grid: Grid, merge_size: int) -> tuple[Ints, Ints]:
     return order // width, order % width
 
 
-def rotary_rows(grids: Sequence[Grid], merge_size: int, head_dim: int, theta: float) -> torch.Tensor:
+def rotary_rows(
+    grids: Sequence[Grid], merge_size: int, head_dim: int, theta: float, device: torch.device
+) -> torch.Tensor:
     """Return float32 [P, head_dim]: cosines and sines of all patches; a quarter of a head turns by each axis."""
     frequencies = 1.0 / (theta ** (torch.arange(0, head_dim // 2, 2, dtype=torch.float32) / (head_dim // 2)))
-    parts = []
-    for grid in grids:
-        axes = [torch.from_numpy(axis).float()[:, None] * frequencies for axis in coordinates(grid, merge_size)]
-        angles = torch.cat(axes, -1)
-        parts.append(torch.cat((angles.cos(), angles.sin()), -1).repeat(grid[0], 1))
-    return torch.cat(parts)
+    longest = max(max(height, width) for _, height, width in grids)
+    angles = torch.arange(longest, dtype=torch.float32)[:, None] * frequencies
+    cos, sin = angles.cos().to(device), angles.sin().to(device)
+    tables = {}
+    for grid in dict.fromkeys(grids):
+        rows, columns = (torch.from_numpy(axis).to(device) for axis in coordinates(grid, merge_size))
+        tables[grid] = torch.cat((cos[rows], cos[columns], sin[rows], sin[columns]), -1).repeat(grid[0], 1)
+    return torch.cat([tables[grid] for grid in grids])
 
 
 def frame_lengths(grids: Sequence[Grid]) -> list[int]:

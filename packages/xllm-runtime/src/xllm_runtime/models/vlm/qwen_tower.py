@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from xllm_runtime.attention.segments import Segments
 from xllm_runtime.layers.norm import RMSNorm
 from xllm_runtime.layers.operations import Operations, select_operations
 from xllm_runtime.layers.parameter import WeightTargets, whole_parameter
@@ -58,13 +59,15 @@ class QwenVisionBlock(nn.Module):
         self.norm2 = _norm(args, size, style, dtype, operations)
         self.attn = VisionAttention(size, args.num_heads, dtype, operations, has_bias=has_bias)
         activation = ACTIVATIONS[args.activation]
-        self.mlp = VisionMLP(size, args.intermediate_size, style.mlp_names, activation, dtype, has_bias=has_bias)
+        self.mlp = VisionMLP(
+            size, args.intermediate_size, style.mlp_names, activation, dtype, operations, has_bias=has_bias
+        )
 
-    def forward(self, x: torch.Tensor, lengths: Sequence[int], rotary_table: torch.Tensor) -> torch.Tensor:
-        """[P, size] -> [P, size]."""
-        x = x + self.attn(self.norm1(x), lengths, rotary_table)
-        output: torch.Tensor = x + self.mlp(self.norm2(x))
-        return output
+    def forward(self, x: torch.Tensor, segments: Segments, rotary_table: torch.Tensor) -> None:
+        """Change `x` [P, size] in place."""
+        y = self.attn(self.norm1(x), segments, rotary_table)
+        self.norm2.add(y, x)
+        x += self.mlp(y)
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield the tensors under `prefix`."""
@@ -103,7 +106,7 @@ class QwenVisionTower(nn.Module):
         args = self._args
         patches = [patchify(item, args.patch_size, args.temporal_patch_size, args.merge_size) for item in frames]
         x = self.patch_embed(torch.cat(patches))
-        table = rotary_rows(grids, args.merge_size, args.head_dim, args.rope_theta).to(x.device)
+        table = rotary_rows(grids, args.merge_size, args.head_dim, args.rope_theta, x.device)
         if self.pos_embed is not None:
             side = round(args.num_positions**0.5)
             x = x + learned_positions(self.pos_embed, grids, args.merge_size, side)
@@ -123,9 +126,9 @@ class QwenVisionTower(nn.Module):
             yield whole_parameter(f"{prefix}.pos_embed.weight", self, "pos_embed")
 
     def _run(self, x: torch.Tensor, grids: Sequence[Grid], table: torch.Tensor) -> torch.Tensor:
-        lengths, deep = frame_lengths(grids), []
+        segments, deep = Segments.of(frame_lengths(grids), x.device), []
         for index, block in enumerate(self.blocks):
-            x = block(x, lengths, table)
+            block(x, segments, table)
             if index in self._args.deepstack_blocks:
                 deep.append(self.deepstack[self._args.deepstack_blocks.index(index)](x))
         return torch.cat([self.merger(x), *deep], -1) if deep else self.merger(x)
@@ -137,13 +140,17 @@ class QwenVisionTower(nn.Module):
         units, window_lengths = window_order(grids, args.merge_size, window)
         by_window = _rows_of(units, args.merge_unit, x.device)
         by_frame = torch.argsort(by_window)
-        lengths, is_windowed = frame_lengths(grids), False
+        is_windowed = False
+        segments = {
+            False: Segments.of(frame_lengths(grids), x.device),
+            True: Segments.of(window_lengths, x.device),
+        }
         tables = {False: table, True: table[by_window]}
         for index, block in enumerate(self.blocks):
             wants_windows = index not in args.full_attention_blocks
             if wants_windows != is_windowed:
                 x, is_windowed = x[by_window if wants_windows else by_frame], wants_windows
-            x = block(x, window_lengths if is_windowed else lengths, tables[is_windowed])
+            block(x, segments[is_windowed], tables[is_windowed])
         output: torch.Tensor = self.merger(x[by_frame] if is_windowed else x)
         return output
 

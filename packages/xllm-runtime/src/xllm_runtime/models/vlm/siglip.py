@@ -12,10 +12,12 @@ import torch
 from torch import nn
 
 from xllm_framework.model.config_fields import ConfigFields
+from xllm_runtime.attention.segments import Segments, select_segment_attention
 from xllm_runtime.layers.embedding import Embedding
 from xllm_runtime.layers.linear import Linear
+from xllm_runtime.layers.operations import Operations, select_operations
 from xllm_runtime.layers.parameter import WeightTargets
-from xllm_runtime.layers.vision import ACTIVATIONS, LayerNorm, PatchEmbedding, VisionMLP, attend_segments
+from xllm_runtime.layers.vision import ACTIVATIONS, LayerNorm, PatchEmbedding, VisionMLP, segment_spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ def siglip_args(raw: dict[str, Any]) -> SiglipArgs:
 class SiglipLayer(nn.Module):
     """Attention and feed-forward network, each normed before and added after."""
 
-    def __init__(self, args: SiglipArgs, dtype: torch.dtype) -> None:
+    def __init__(self, args: SiglipArgs, dtype: torch.dtype, operations: Operations) -> None:
         super().__init__()
         size = args.hidden_size
         self.layer_norm1 = LayerNorm(size, args.norm_eps, dtype)
@@ -64,16 +66,16 @@ class SiglipLayer(nn.Module):
         self.qkv = Linear(size, names, has_bias=True, dtype=dtype)
         self.out_proj = Linear(size, [("out_proj", size)], has_bias=True, dtype=dtype)
         activation = ACTIVATIONS[args.activation]
-        self.mlp = VisionMLP(size, args.intermediate_size, ("fc1", "fc2"), activation, dtype)
+        self.mlp = VisionMLP(size, args.intermediate_size, ("fc1", "fc2"), activation, dtype, operations)
         self._num_heads = args.num_heads
+        self._attention = select_segment_attention(segment_spec(args.num_heads, size // args.num_heads, dtype))
 
-    def forward(self, x: torch.Tensor, lengths: list[int]) -> torch.Tensor:
-        """[P, size] -> [P, size]; pictures of `lengths` patches follow one another."""
-        qkv = self.qkv(self.layer_norm1(x)).view(len(x), 3, self._num_heads, -1)
-        query, key, value = qkv.unbind(1)
-        x = x + self.out_proj(attend_segments(query, key, value, lengths).flatten(1))
-        output: torch.Tensor = x + self.mlp(self.layer_norm2(x))
-        return output
+    def forward(self, x: torch.Tensor, segments: Segments) -> None:
+        """Change `x` [P, size] in place; a patch sees its segment."""
+        query, key, value = self.qkv(self.layer_norm1(x)).view(len(x), 3, self._num_heads, -1).unbind(1)
+        y = self.out_proj(self._attention.forward(query, key, value, segments).flatten(1))
+        self.layer_norm2.add(y, x)
+        x += self.mlp(y)
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield the tensors under `prefix`."""
@@ -93,7 +95,8 @@ class SiglipTower(nn.Module):
         kernel = (args.patch_size, args.patch_size)
         self.patch_embedding = PatchEmbedding(kernel, args.hidden_size, has_bias=True, dtype=dtype)
         self.position_embedding = Embedding(args.side**2, args.hidden_size, dtype)
-        self.layers = nn.ModuleList(SiglipLayer(args, dtype) for _ in range(num_layers))
+        operations = select_operations(dtype, torch.get_default_device())
+        self.layers = nn.ModuleList(SiglipLayer(args, dtype, operations) for _ in range(num_layers))
 
     def forward(self, pictures: torch.Tensor) -> torch.Tensor:
         """Float32 [N, 3, image_size, image_size] -> [N, side^2, size]."""
@@ -101,9 +104,9 @@ class SiglipTower(nn.Module):
         cut = pictures[:, :, : side * patch, : side * patch].reshape(len(pictures), 3, side, patch, side, patch)
         x: torch.Tensor = self.patch_embedding(cut.permute(0, 2, 4, 1, 3, 5).reshape(len(pictures) * side * side, -1))
         x = (x.view(len(pictures), side * side, -1) + self.position_embedding.weight).flatten(0, 1)
-        lengths = [side * side] * len(pictures)
+        segments = Segments.of([side * side] * len(pictures), x.device)
         for layer in self.layers:
-            x = layer(x, lengths)
+            layer(x, segments)
         return x.view(len(pictures), side * side, -1)
 
     def weight_targets(self, prefix: str) -> WeightTargets:
