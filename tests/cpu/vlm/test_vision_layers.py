@@ -45,7 +45,7 @@ def test_rows_see_their_own_segment_alone(lengths: list[int]) -> None:
 def test_segment_attention_is_chosen_with_reasons() -> None:
     spec = segment_spec(2, 80, torch.float32)
     assert select_segment_attention(spec).name == "sdpa"
-    with pytest.raises(UnsupportedModel, match="hopper: .* not on cpu"):
+    with pytest.raises(UnsupportedModel, match=r"hopper: .* not on cpu"):
         select_segment_attention(spec, "hopper")
     with pytest.raises(InvalidConfig, match="choose auto, hopper, sdpa"):
         select_segment_attention(spec, "flash")
