@@ -122,3 +122,42 @@ def test_refusals():
     routing = route(normal(2, 32), 2, renormalises=True)
     with pytest.raises(ValueError, match="down has size"):
         run_experts(normal(2, 64), normal(32, 128, 64), normal(16, 64, 64), routing)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 7, 40, 600, 5000])
+def test_pairs_of_a_choice_already_made_are_ordered(num_tokens):
+    from xllm_kernels.cuda.experts import routing_of
+
+    num_experts, top_k = 160, 6
+    experts = torch.rand(num_tokens, num_experts, device="cuda").topk(top_k).indices
+    weights = torch.rand(num_tokens, top_k, device="cuda")
+    torch.empty(num_tokens * top_k, dtype=torch.int32, device="cuda").fill_(-1)  # poison
+    routing = routing_of(weights, experts, num_experts)
+    assert torch.equal(routing.experts.long(), experts)
+    assert torch.equal(routing.weights, weights)
+    flat = experts.flatten()
+    assert routing.starts.tolist() == [0, *torch.bincount(flat, minlength=num_experts).cumsum(0).tolist()]
+    rows = routing.row_of_pair.long()
+    assert sorted(rows.tolist()) == list(range(len(flat)))
+    order = torch.empty_like(flat)
+    order[rows] = flat
+    assert order.tolist() == sorted(flat.tolist())
+    assert torch.equal(routing.token_of_row[rows].long(), torch.arange(len(flat), device="cuda") // top_k)
+
+
+@pytest.mark.parametrize("num_groups", [1, 4])
+@pytest.mark.parametrize("num_tokens", [1, 5, 64, 900])
+def test_experts_behind_a_router_of_sigmoids_beside_float64(num_tokens, num_groups):
+    from support.glm_experts import glm_mlp
+
+    with torch.device("cuda"):
+        fast, truth = glm_mlp(torch.bfloat16, num_groups), glm_mlp(torch.float64, num_groups)
+    assert fast.can_be_captured
+    fast.bias.data.normal_(0, 0.1)
+    for name, parameter in fast.named_parameters():
+        if name != "bias":
+            parameter.data.normal_(0, parameter.shape[1] ** -0.5)
+        truth.get_parameter(name).data.copy_(parameter.data)
+    x = normal(num_tokens, 512)
+    with torch.inference_mode():
+        assert error_of(fast(x), truth(x.double())) < 2e-2

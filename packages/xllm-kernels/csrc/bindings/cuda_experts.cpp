@@ -53,6 +53,16 @@ void route(Handle logits_object, bool renormalises, Handle weights_object, Handl
                 as_stream(stream));
 }
 
+void order_pairs(Handle weights_object, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts_object, uintptr_t stream) {
+  const DeviceTensor weights(weights_object, "weights"), starts(starts_object, "starts");
+  const int64_t num_experts = starts.size(0) - 1;
+  device::order_pairs({.routing = routing_of(weights, experts, row_of_pair, token_of_row, starts_object, num_experts),
+                       .num_tokens = weights.size(0),
+                       .num_experts = static_cast<int>(num_experts),
+                       .top_k = static_cast<int>(weights.size(1))},
+                      as_stream(stream));
+}
+
 void norm_and_route(Handle x_object, Handle norm_weight, double eps, Handle gate_object, bool renormalises, Handle normed_object,
                     Handle weights_object, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts,
                     Handle workspace_object, Handle counters_object, uintptr_t stream) {

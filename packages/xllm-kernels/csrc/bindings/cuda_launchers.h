@@ -27,6 +27,7 @@ void decode_attention(Handle query, Handle key, Handle value, Handle q_norm, Han
                       uintptr_t stream);
 void route(Handle logits, bool renormalises, Handle weights, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts,
            uintptr_t stream);
+void order_pairs(Handle weights, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts, uintptr_t stream);
 void norm_and_route(Handle x, Handle norm_weight, double eps, Handle gate, bool renormalises, Handle normed, Handle weights,
                     Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts, Handle workspace, Handle counters,
                     uintptr_t stream);

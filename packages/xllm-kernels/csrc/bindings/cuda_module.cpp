@@ -35,6 +35,7 @@ NB_MODULE(_C_cuda, m) {
         "positions"_a.none(), "scale"_a, "eps"_a, "max_seq_len"_a, "splits"_a, "configuration"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
   m.def("route", &bindings::route, "logits"_a, "renormalises"_a, "weights"_a, "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a,
         "stream"_a);
+  m.def("order_pairs", &bindings::order_pairs, "weights"_a, "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a, "stream"_a);
   m.def("norm_and_route", &bindings::norm_and_route, "x"_a, "norm_weight"_a, "eps"_a, "gate"_a, "renormalises"_a, "normed"_a, "weights"_a,
         "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a, "workspace"_a, "counters"_a, "stream"_a);
   m.def("run_experts", &bindings::run_experts, "x"_a, "gate_up"_a, "down"_a, "token_of_row"_a, "starts"_a, "columns"_a, "gated"_a,

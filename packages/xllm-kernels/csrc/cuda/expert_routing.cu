@@ -320,6 +320,18 @@ void route(const RouteArgs& args, void* stream) {
   launch(is_small ? order_kernel<true> : order_kernel<false>, "route", {dim3(1), kOrderThreads}, args, stream);
 }
 
+void order_pairs(const OrderPairsArgs& args, void* stream) {
+  check_choice(args.num_experts, args.top_k);
+  if (args.num_tokens < 1 || args.num_tokens > (int64_t{1} << 26)) throw std::invalid_argument("order_pairs needs tokens");
+  const RouteArgs chosen{.logits = nullptr,
+                         .routing = args.routing,
+                         .num_tokens = args.num_tokens,
+                         .num_experts = args.num_experts,
+                         .top_k = args.top_k,
+                         .renormalises = false};
+  launch(order_kernel<false>, "order_pairs", {dim3(1), kOrderThreads}, chosen, stream);
+}
+
 void norm_and_route(const NormAndRouteArgs& args, void* stream) {
   check_choice(args.num_experts, args.top_k);
   if (args.num_tokens < 1 || args.num_tokens > kNormAndRouteMaxTokens) throw std::invalid_argument("norm_and_route takes 1 to 64 tokens");

@@ -76,6 +76,9 @@ def route(
     starts: Tensor,
     stream: int,
 ) -> None: ...
+def order_pairs(
+    weights: Tensor, experts: Tensor, row_of_pair: Tensor, token_of_row: Tensor, starts: Tensor, stream: int
+) -> None: ...
 def norm_and_route(
     x: Tensor,
     norm_weight: Tensor,

@@ -39,6 +39,7 @@ CUDA_OPERATIONS = (
     "top_k",
     "prompt_attention",
     "route",
+    "order_pairs",
     "norm_and_route",
     "run_experts",
     "combine_experts",

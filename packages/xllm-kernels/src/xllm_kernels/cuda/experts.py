@@ -5,7 +5,7 @@ A pair is a token and one of its experts; rows are the pairs ordered by expert. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -68,6 +68,21 @@ def route(logits: torch.Tensor, top_k: int, *, renormalises: bool) -> Routing:
     _C_cuda.route(
         logits,
         renormalises,
+        routing.weights,
+        routing.experts,
+        routing.row_of_pair,
+        routing.token_of_row,
+        routing.starts,
+        current_stream(),
+    )
+    return routing
+
+
+def routing_of(weights: torch.Tensor, experts: torch.Tensor, num_experts: int) -> Routing:
+    """Return the routing of experts that somebody else chose: `weights` float32 [T, K], `experts` int [T, K] of `num_experts`."""
+    empty = Routing.empty(len(experts), num_experts, experts.shape[1], experts.device)
+    routing = replace(empty, weights=weights.contiguous(), experts=experts.int().contiguous())
+    _C_cuda.order_pairs(
         routing.weights,
         routing.experts,
         routing.row_of_pair,

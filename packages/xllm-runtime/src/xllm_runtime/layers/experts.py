@@ -53,6 +53,18 @@ class ExpertOperations(Protocol):
     def forward(self, x: torch.Tensor, logits: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
         """Return [T, H] of `x` [T, H] by the router's `logits` [T, E]; gate_up [E, 2 I, H], gate first; down [E, H, I]."""
 
+    def mix(
+        self,
+        x: torch.Tensor,
+        chosen: tuple[torch.Tensor, torch.Tensor],
+        stacks: tuple[torch.Tensor, torch.Tensor],
+        onto: torch.Tensor,
+    ) -> torch.Tensor:
+        """Return `onto` [T, H], which may be changed, plus the mixture by a choice already made.
+
+        `chosen`: weights float32 and experts int64, [T, K] each; `stacks`: gate_up and down as above.
+        """
+
 
 class SparseMLP(nn.Module):
     """Router and experts; the experts' weights are two matrices, one expert's rows below another's."""
@@ -119,6 +131,16 @@ class TorchExperts:
         weights, experts = choose_experts(logits, self._sizes.top_k, renormalises=self._sizes.renormalises)
         return mixed_experts(x, weights, experts, (gate_up, down), self._operations)
 
+    def mix(
+        self,
+        x: torch.Tensor,
+        chosen: tuple[torch.Tensor, torch.Tensor],
+        stacks: tuple[torch.Tensor, torch.Tensor],
+        onto: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `ExpertOperations.mix`."""
+        return mixed_experts(x, *chosen, stacks, self._operations) + onto
+
 
 def mixed_experts(
     x: torch.Tensor,
@@ -155,6 +177,17 @@ class CUDAExperts:
         routing = self._experts.route(logits, self._sizes.top_k, renormalises=self._sizes.renormalises)
         y = self._experts.run_experts(x, gate_up, down, routing)
         return self._experts.combine_experts(y, routing, torch.zeros_like(x))
+
+    def mix(
+        self,
+        x: torch.Tensor,
+        chosen: tuple[torch.Tensor, torch.Tensor],
+        stacks: tuple[torch.Tensor, torch.Tensor],
+        onto: torch.Tensor,
+    ) -> torch.Tensor:
+        """See `ExpertOperations.mix`; adds to `onto` in place."""
+        routing = self._experts.routing_of(*chosen, self._sizes.num_experts)
+        return self._experts.combine_experts(self._experts.run_experts(x, *stacks, routing), routing, onto)
 
 
 def select_expert_operations(

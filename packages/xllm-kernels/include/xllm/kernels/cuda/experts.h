@@ -29,6 +29,15 @@ struct RouteArgs {
 };
 void route(const RouteArgs& args, void* stream);
 
+// The same for experts that somebody else chose: row_of_pair, token_of_row and starts from experts; weights are left alone.
+struct OrderPairsArgs {
+  Routing routing;
+  int64_t num_tokens;
+  int num_experts;        // a multiple of 32
+  int top_k;
+};
+void order_pairs(const OrderPairsArgs& args, void* stream);
+
 // The same for a few tokens in one kernel with what comes before: normed = rms_norm(x), logits = normed gate^T.
 struct NormAndRouteArgs {
   const void* x;            // [num_tokens, size]

@@ -19,7 +19,7 @@ from torch import nn
 
 from xllm_framework.errors import ModelLoadError
 from xllm_framework.model import ModelArgs
-from xllm_runtime.layers.experts import ExpertSizes, SparseMLP, mixed_experts
+from xllm_runtime.layers.experts import ExpertSizes, SparseMLP
 from xllm_runtime.layers.parameter import WeightTargets, whole_parameter
 from xllm_runtime.models.llama_settings import explain_llama
 from xllm_runtime.models.llm.llama import Blueprint, LlamaForCausalLM, LlamaMLP
@@ -52,21 +52,19 @@ class Glm4MoeMLP(SparseMLP):
     """Router, experts, and experts that every token goes through."""
 
     def __init__(self, blueprint: Blueprint, sizes: ExpertSizes) -> None:
-        super().__init__(sizes, blueprint.dtype, blueprint.operations, "torch")
+        super().__init__(sizes, blueprint.dtype, blueprint.operations, blueprint.expert_kernels)
         raw = blueprint.args.raw
         self.settings = RouterSettings.from_config(raw, sizes.num_experts)
         self.bias = nn.Parameter(torch.empty(sizes.num_experts, dtype=torch.float32), requires_grad=False)
         inner = sizes.intermediate_size * int(raw.get("n_shared_experts") or 1)
         args = dataclasses.replace(blueprint.args, intermediate_size=inner)
         self.shared_experts = LlamaMLP(dataclasses.replace(blueprint, args=args))
-        self._blueprint = blueprint
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, H] -> [T, H]."""
         scores = F.linear(x.float(), self.gate.float()).sigmoid()
-        weights, experts = choose_in_groups(scores, self.bias, self.sizes, self.settings)
-        shared: torch.Tensor = self.shared_experts(x)
-        return mixed_experts(x, weights, experts, self.stacks, self._blueprint.operations) + shared
+        chosen = choose_in_groups(scores, self.bias, self.sizes, self.settings)
+        return self._operations.mix(x, chosen, self.stacks, self.shared_experts(x))
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield the tensors under `prefix`."""
@@ -79,11 +77,13 @@ def choose_in_groups(
     scores: torch.Tensor, bias: torch.Tensor, sizes: ExpertSizes, settings: RouterSettings
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (weights float32, experts int64), each [T, top_k], by `scores` [T, E] and the `bias` [E] of the choice alone."""
-    ranked = (scores + bias).view(len(scores), settings.num_groups, -1)
-    best = ranked.topk(min(BEST_OF_GROUP, ranked.shape[-1]), -1).values.sum(-1)
-    groups = best.topk(settings.num_chosen_groups, -1, sorted=False).indices
-    is_open = torch.zeros_like(best, dtype=torch.bool).scatter_(1, groups, True)
-    ranked = ranked.masked_fill(~is_open[..., None], float("-inf")).flatten(1)
+    ranked = scores + bias
+    if settings.num_chosen_groups < settings.num_groups:
+        grouped = ranked.view(len(scores), settings.num_groups, -1)
+        best = grouped.topk(min(BEST_OF_GROUP, grouped.shape[-1]), -1).values.sum(-1)
+        groups = best.topk(settings.num_chosen_groups, -1, sorted=False).indices
+        is_open = torch.zeros_like(best, dtype=torch.bool).scatter_(1, groups, True)
+        ranked = grouped.masked_fill(~is_open[..., None], float("-inf")).flatten(1)
     experts = ranked.topk(sizes.top_k, -1, sorted=False).indices
     weights = scores.gather(1, experts)
     if sizes.renormalises:
