@@ -62,7 +62,10 @@ def test_silu_and_mul(num_rows, size):
     assert error_of(ops.silu_and_mul(x, poisoned(num_rows, size)), torch.nn.functional.silu(gate) * up) < 5e-3
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64), (14, 2, 64), (4, 4, 32)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"),
+    [(32, 8, 128), (9, 3, 64), (14, 2, 64), (4, 4, 32), (16, 16, 80), (6, 2, 72), (4, 4, 36)],
+)
 def test_rotation_and_cache_writes(heads, kv_heads, head_dim):
     from xllm_kernels.cuda import ops
 

@@ -108,26 +108,57 @@ __global__ void silu_and_mul_kernel(const __grid_constant__ SiluAndMulArgs args)
                                                      silu_times(gate.z, up.z), silu_times(gate.w, up.w));
 }
 
-// A thread rotates two neighbouring pairs of one head.
+// V neighbouring bfloat16, one load.
+template <int V>
+struct alignas(2 * V) Piece {
+  uint32_t pairs[V / 2];
+};
+
+// As many angles, in loads of up to four.
+template <int V>
+struct alignas(V < 4 ? 8 : 16) Angles {
+  float values[V];
+};
+
+// A thread rotates V neighbouring pairs of one head.
+template <int V>
 __global__ void rotary_embedding_kernel(const __grid_constant__ RotaryEmbeddingArgs args) {
   launch_dependents();
   wait_for_prerequisites();
   const int64_t token = blockIdx.x;
-  const int half = static_cast<int>(args.rotary_dim / 2), pairs = half / 2;
+  const int half = static_cast<int>(args.rotary_dim / 2), pieces = half / V;
   const int heads = static_cast<int>(args.num_heads), all = heads + static_cast<int>(args.num_kv_heads);
   const float* table = args.cos_sin + args.positions[token] * args.rotary_dim;
-  for (int i = threadIdx.x; i < all * pairs; i += blockDim.x) {
-    const int head = i / pairs, element = i % pairs * 2;
+  for (int i = threadIdx.x; i < all * pieces; i += blockDim.x) {
+    const int head = i / pieces, element = i % pieces * V;
     __nv_bfloat16* row = head < heads ? static_cast<__nv_bfloat16*>(args.query) + token * args.query_row_stride + head * args.head_dim
                                       : static_cast<__nv_bfloat16*>(args.key) + token * args.key_row_stride + (head - heads) * args.head_dim;
-    auto* low = reinterpret_cast<uint32_t*>(row + element);
-    auto* high = reinterpret_cast<uint32_t*>(row + half + element);
-    const float2 a = unpack(*low), b = unpack(*high);
-    const float2 c = *reinterpret_cast<const float2*>(table + element);
-    const float2 s = *reinterpret_cast<const float2*>(table + half + element);
-    *low = pack(a.x * c.x - b.x * s.x, a.y * c.y - b.y * s.y);
-    *high = pack(b.x * c.x + a.x * s.x, b.y * c.y + a.y * s.y);
+    auto* low = reinterpret_cast<Piece<V>*>(row + element);
+    auto* high = reinterpret_cast<Piece<V>*>(row + half + element);
+    Piece<V> x = *low, y = *high;
+    const Angles<V> cosines = *reinterpret_cast<const Angles<V>*>(table + element);
+    const Angles<V> sines = *reinterpret_cast<const Angles<V>*>(table + half + element);
+#pragma unroll
+    for (int p = 0; p < V / 2; ++p) {
+      const float2 a = unpack(x.pairs[p]), b = unpack(y.pairs[p]);
+      const float *c = cosines.values + 2 * p, *s = sines.values + 2 * p;
+      x.pairs[p] = pack(a.x * c[0] - b.x * s[0], a.y * c[1] - b.y * s[1]);
+      y.pairs[p] = pack(b.x * c[0] + a.x * s[0], b.y * c[1] + a.y * s[1]);
+    }
+    *low = x;
+    *high = y;
   }
+}
+
+// Numbers of a load that all rows, heads and halves of heads allow: 8, 4 or 2.
+int numbers_to_load(const RotaryEmbeddingArgs& args) {
+  const auto addresses = reinterpret_cast<uintptr_t>(args.query) | reinterpret_cast<uintptr_t>(args.key);
+  const int64_t places = args.query_row_stride | args.key_row_stride | args.head_dim | args.rotary_dim / 2;
+  if (reinterpret_cast<uintptr_t>(args.cos_sin) % 16 != 0) return 2;
+  for (const int numbers : {8, 4}) {
+    if (places % numbers == 0 && addresses % (2 * static_cast<unsigned>(numbers)) == 0) return numbers;
+  }
+  return 2;
 }
 
 constexpr int kHeadsAWarp = 4, kRotatingWarps = 4;
@@ -209,8 +240,10 @@ void add_rms_norm(const AddRmsNormArgs& args, void* stream) {
 void rotary_embedding(const RotaryEmbeddingArgs& args, void* stream) {
   if (args.rotary_dim % 4 != 0 || args.rotary_dim > args.head_dim) throw std::invalid_argument("rotary_dim must be a multiple of 4");
   if (args.num_tokens == 0) return;
-  const int threads = threads_for((args.num_heads + args.num_kv_heads) * args.rotary_dim / 4);
-  launch(rotary_embedding_kernel, "rotary_embedding", {grid_of(args.num_tokens), threads}, args, stream);
+  const int numbers = numbers_to_load(args);
+  const auto kernel = numbers == 8 ? rotary_embedding_kernel<8> : numbers == 4 ? rotary_embedding_kernel<4> : rotary_embedding_kernel<2>;
+  const int threads = threads_for((args.num_heads + args.num_kv_heads) * args.rotary_dim / 2 / numbers);
+  launch(kernel, "rotary_embedding", {grid_of(args.num_tokens), threads}, args, stream);
 }
 
 void norm_and_rotate(const NormAndRotateArgs& args, void* stream) {
