@@ -257,7 +257,14 @@ def shapes(text: str) -> list[tuple[int, int]]:
 
 def peer_ms(site: Path, model: str, rows: list[tuple[int, int]]) -> dict[tuple[str, int, int], float]:
     """Return the peer's ms by ("decode" or "prefill", sequences, tokens)."""
-    command = [sys.executable, str(Path(__file__).with_name("gpu_peer.py")), model, *(f"{a}x{b}" for a, b in rows)]
+    # -P: without this folder in the path, whose kernels.py the peer would take for a package of its own.
+    command = [
+        sys.executable,
+        "-P",
+        str(Path(__file__).with_name("gpu_peer.py")),
+        model,
+        *(f"{a}x{b}" for a, b in rows),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(site)}
     output = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
     found = [json.loads(line.removeprefix("ROW ")) for line in output.splitlines() if line.startswith("ROW ")]

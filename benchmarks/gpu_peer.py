@@ -1,6 +1,6 @@
 """The peer on the rows of `gpu.py`: vLLM with dummy weights of a public shape, prompts of token ids, greedy, one line of JSON a figure.
 
-    PYTHONPATH=SITE python benchmarks/gpu_peer.py MODEL 1x1024 8x1024 ...
+    PYTHONPATH=SITE python -P benchmarks/gpu_peer.py MODEL 1x1024 8x1024 ...
 
 A decode step is the time of 129 tokens less that of one, over 128; a prefill the time of one token; medians of three. Run by
 `gpu.py --peer`, which reads the lines that begin with ROW. Imports nothing of xLLM, since the peer brings other versions of packages.
@@ -8,11 +8,11 @@ A decode step is the time of 129 tokens less that of one, over 128; a prefill th
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -85,11 +85,14 @@ class Peer:
 
 def main() -> None:
     """Print a line for each prefill and decode step."""
-    model, *cases = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=SHAPES)
+    parser.add_argument("cases", nargs="+", help="sequences x tokens")
+    options = parser.parse_args()
     start = time.perf_counter()
-    peer = Peer(model)
+    peer = Peer(options.model)
     print(f"startup {time.perf_counter() - start:.1f} s", flush=True)
-    for case in cases:
+    for case in options.cases:
         sequences, tokens = map(int, case.split("x"))
         peer.seconds(sequences, tokens, 2)
         first = peer.median_seconds(sequences, tokens, 1)

@@ -8,8 +8,8 @@ Waterman, Patterson: Roofline, 2009). Needs matplotlib.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 from gpu import BYTES_A_SECOND, FLOPS_A_SECOND
@@ -48,4 +48,8 @@ def draw(record: Path, picture: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(*map(Path, sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("record", type=Path, help="what gpu.py --record wrote")
+    parser.add_argument("picture", type=Path, help="the file to draw")
+    options = parser.parse_args()
+    draw(options.record, options.picture)

@@ -33,7 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a GGUF file")
     parser.add_argument("--threads", type=int, default=0, help="compute threads; 0 takes one a core")
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a type is more than 1 % worse")
+    parser.add_argument("--check", action="store_true", help="exit with 1 where a type is more than 1 %% worse")
     options = parser.parse_args()
     model = options.model or demo_file()
     print(f"{'weights':<28} {'perplexity':>10} {'float32':>10} {'ratio':>8}")
