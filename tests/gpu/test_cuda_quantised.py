@@ -58,40 +58,73 @@ def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
+def check_product(
+    matrix: QuantisedMatrix,
+    plain: torch.Tensor,
+    x: torch.Tensor,
+    epilogue: int,
+    norm: torch.Tensor | None,
+    configuration: int,
+) -> None:
+    """One product against float64, its output poisoned before; `plain` is the matrix in float64."""
+    from xllm_kernels.cuda.decode import Epilogue, shared_workspace
+    from xllm_kernels.cuda.quantised import quantised_stream
+
+    workspace = shared_workspace(torch.device("cuda", 0))
+    n, rows, dtype = matrix.n, len(x), x.dtype
+    is_gated = epilogue == Epilogue.SILU_AND_MUL
+    bias = None if is_gated else torch.randn(n, device="cuda", dtype=dtype)
+    out = torch.full((rows, n // 2 if is_gated else n), float("nan"), device="cuda", dtype=dtype)
+    normed = x.double()
+    if norm is not None:
+        normed = normed * torch.rsqrt(normed.square().mean(-1, keepdim=True) + 1e-5) * norm.double()
+    expected = normed @ plain.t()
+    if bias is not None:
+        expected += bias.double()
+    if is_gated:
+        gate, up = expected.chunk(2, -1)
+        expected = torch.nn.functional.silu(gate) * up
+    if epilogue == Epilogue.ADD_RESIDUAL:
+        out = torch.randn_like(out)
+        expected += out.double()
+    quantised_stream(
+        x, matrix, workspace, out=out, epilogue=Epilogue(epilogue), norm_weight=norm, bias=bias, eps=1e-5,
+        configuration=configuration,
+    )  # fmt: skip
+    assert error_of(out, expected) < 8e-3, (n, matrix.k, rows, epilogue)
+    assert not workspace.counters.any()
+
+
+PRODUCT_SIZES = ((256, 128), (64, 512), (192, 1152), (6144, 4096), (1024, 3072), (2048, 6144), (96, 896))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_of_few_rows(kind, dtype):
-    from xllm_kernels.cuda.decode import Epilogue, shared_workspace
-    from xllm_kernels.cuda.quantised import quantised_stream, quantised_stream_norms
+    from xllm_kernels.cuda.quantised import quantised_stream_norms
 
-    workspace = shared_workspace(torch.device("cuda", 0))
-    for n, k in ((256, 128), (64, 512), (192, 1152), (6144, 4096), (1024, 3072), (2048, 6144), (96, 896)):
+    for n, k in PRODUCT_SIZES:
         matrix = matrix_of(kind, n, k)
         plain = numbers(matrix, torch.float64)
         for rows in (1, 2, 5, 8, 9, 16, 27, 32):
-            for epilogue in Epilogue:
-                is_gated = epilogue == Epilogue.SILU_AND_MUL
+            for epilogue in range(3):
                 x = torch.randn(rows, k, device="cuda", dtype=dtype)
                 norm = torch.randn(k, device="cuda", dtype=dtype) if quantised_stream_norms(rows, k) else None
-                bias = None if is_gated else torch.randn(n, device="cuda", dtype=dtype)
-                out = torch.full((rows, n // 2 if is_gated else n), float("nan"), device="cuda", dtype=dtype)
-                normed = x.double()
-                if norm is not None:
-                    normed = normed * torch.rsqrt(normed.square().mean(-1, keepdim=True) + 1e-5) * norm.double()
-                expected = normed @ plain.t()
-                if bias is not None:
-                    expected += bias.double()
-                if is_gated:
-                    gate, up = expected.chunk(2, -1)
-                    expected = torch.nn.functional.silu(gate) * up
-                if epilogue == Epilogue.ADD_RESIDUAL:
-                    out = torch.randn_like(out)
-                    expected += out.double()
-                quantised_stream(
-                    x, matrix, workspace, out=out, epilogue=epilogue, norm_weight=norm, bias=bias, eps=1e-5
-                )
-                assert error_of(out, expected) < 8e-3, (n, k, rows, epilogue)
-    assert not workspace.counters.any()
+                check_product(matrix, plain, x, epilogue, norm, 0)
+
+
+@pytest.mark.parametrize("depth", [2, 4])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_products_straight_to_registers(kind, dtype, depth):
+    for n, k in (*PRODUCT_SIZES, (16, 128), (4096, 12288)):
+        matrix = matrix_of(kind, n, k)
+        plain = numbers(matrix, torch.float64)
+        for rows in (1, 2, 3) if k > 6144 else (1, 2, 5, 8):
+            for epilogue in range(3):
+                x = torch.randn(rows, k, device="cuda", dtype=dtype)
+                for norm in [None] if rows > 1 else [None, torch.randn(k, device="cuda", dtype=dtype)]:
+                    check_product(matrix, plain, x, epilogue, norm, depth)
 
 
 def test_the_smallest_8_bit_floats_count():

@@ -31,6 +31,7 @@ add_library(
   csrc/cuda/expert_stream.cu
   csrc/cuda/linear_batch.cu
   csrc/cuda/linear_stream.cu
+  csrc/cuda/quantised_direct.cu
   csrc/cuda/quantised_stream.cu
   csrc/cuda/quantised_stream_float8.cu
   csrc/cuda/quantised_stream_int4.cu

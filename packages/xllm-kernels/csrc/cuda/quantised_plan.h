@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <vector_types.h>
 
 #include "xllm/kernels/cuda/quantised_stream.h"
 
@@ -54,6 +55,34 @@ struct QuantisedLaunch {
   int shared_bytes;
   HalfType type;
 };
+
+// What quantised_direct_kernel is given: as QuantisedParameters where names are the same.
+struct DirectParameters {
+  const uint4* weight;        // [n, num_boxes] boxes of 128 bytes
+  const void* x;
+  const void* norm_weight;
+  const void* bias;
+  void* out;
+  const float* row_scales;
+  const float* block_scales;
+  const uint32_t* groups;
+  int batch;
+  int n;
+  int k;
+  int num_boxes;
+  int x_stride;               // bytes of a row of x in shared memory
+  float eps;
+  bool is_gated;
+  bool adds;
+};
+
+constexpr int kDirectMaxBatch = 8;
+
+// Whether weights can come straight to registers: few rows of x, which fit into shared memory, and a norm only of one.
+bool quantised_direct_serves(const QuantisedStreamArgs& args);
+
+// `depth`: boxes that each lane asks for ahead, 2 or 4. Throws std::runtime_error for CUDA's errors.
+void quantised_direct(const QuantisedStreamArgs& args, int depth, void* stream);
 
 // One translation unit each; all throw std::runtime_error for CUDA's errors.
 void launch_float8_stream(const QuantisedLaunch& launch, void* stream);

@@ -12,8 +12,10 @@ namespace {
 
 // Half a multiprocessor, so that the next kernel's ring can fill while this one ends; more rows need all of it.
 constexpr int kSharedBytes = 112 * 1024, kAllSharedBytes = 224 * 1024;
-constexpr double kBytesPerNanosecond = 31.;  // that one multiprocessor of an H200 gets
-constexpr double kMeetingNanoseconds = 1500., kTileNanoseconds = 500., kStageNanoseconds = 600.;
+constexpr double kBytesPerNanosecond = 29.;  // that one multiprocessor of an H200 gets
+constexpr double kStageNanoseconds = 450., kInt4NanosecondsPerTile = 600., kTileNanoseconds = 300.;
+constexpr double kResidentTileNanoseconds = 3000., kResidentRowNanoseconds = 1500.;
+constexpr double kMeetingNanoseconds = 1500., kMeetingRowNanoseconds = 800.;
 
 constexpr int64_t kMaxNormedColumns = 2048;  // more take longer than a norm before
 
@@ -85,14 +87,25 @@ bool serves(const QuantisedStreamArgs& args, const Cut& cut) {
   return num_stages(args, cut) >= 2;
 }
 
-// Nanoseconds, as far as measurements tell: a stage takes as long to come as its bytes, or its latency; slices meet at a price.
+// Nanoseconds, as measured on an H200: a stage takes its latency and its bytes, in int4 the work on its rows; slices meet at a price, more
+// with more rows; x that stays resident costs a barrier a tile. Two blocks a multiprocessor hide half of each other's latency.
 double estimate(const QuantisedStreamArgs& args, const Cut& cut) {
-  const int rows = 16 * cut.row_tiles, units = args.n / rows * cut.splits, processors = num_processors();
-  const int shares = (units + processors - 1) / processors, boxes = num_boxes(args) / cut.splits;
+  const int rows = 16 * cut.row_tiles, units = args.n / rows * cut.splits, places = num_processors() * cut.blocks_per_processor;
+  const int shares = (units + places - 1) / places, boxes = num_boxes(args) / cut.splits;
   const int steps = (boxes + stage_boxes(cut) - 1) / stage_boxes(cut);
-  const double stage_bytes = quantised_stage_bytes(cut.row_tiles, cut.column_tiles, cut.stages_x, args.kind);
-  const double time = shares * (steps * std::max(stage_bytes / kBytesPerNanosecond, kStageNanoseconds) + kTileNanoseconds);
-  return cut.splits > 1 ? time + kMeetingNanoseconds : time;
+  const double bytes = quantised_stage_bytes(cut.row_tiles, cut.column_tiles, cut.stages_x, args.kind);
+  const double copy = kStageNanoseconds + bytes / kBytesPerNanosecond;
+  const double work = args.kind == WeightKind::int4 ? kInt4NanosecondsPerTile * cut.row_tiles * stage_boxes(cut) / 4 : 0;
+  const double stage = std::max(copy, work) * (cut.blocks_per_processor == 2 ? 1.1 : 1.);
+  const double tile = cut.stages_x ? kTileNanoseconds : kResidentTileNanoseconds + kResidentRowNanoseconds * args.batch;
+  const double meeting = cut.splits > 1 ? kMeetingNanoseconds + kMeetingRowNanoseconds * args.batch : 0;
+  return shares * (steps * stage + tile) + meeting;
+}
+
+// Two blocks a multiprocessor only where there would be two tiles for some of one.
+bool suits_two_blocks(const QuantisedStreamArgs& args, const Cut& cut) {
+  const int tiles = args.n / (16 * cut.row_tiles);
+  return cut.column_tiles == 1 && cut.splits == 1 && tiles > num_processors() && tiles <= 2 * num_processors();
 }
 
 Cut choose(const QuantisedStreamArgs& args) {
@@ -106,15 +119,20 @@ Cut choose(const QuantisedStreamArgs& args) {
   for (const bool stages_x : {true, false}) {
     for (const int row_tiles : {4, 2, 1}) {
       for (int splits = 1; splits <= 4; splits *= 2) {
-        const Cut cut{row_tiles, column_tiles, splits, stages_x, 1};
-        if (!serves(args, cut)) continue;
-        const double time = estimate(args, cut);
-        if (best.row_tiles == 0 || time < least) best = cut, least = time;
+        for (const int blocks : {1, 2}) {
+          const Cut cut{row_tiles, column_tiles, splits, stages_x, blocks};
+          if (!serves(args, cut) || (blocks == 2 && !suits_two_blocks(args, cut))) continue;
+          const double time = estimate(args, cut);
+          if (best.row_tiles == 0 || time < least) best = cut, least = time;
+        }
       }
     }
   }
   return best;
 }
+
+// Boxes that quantised_direct asks for ahead; 0 for the ring.
+int direct_depth(const QuantisedStreamArgs& args) { return args.configuration == 2 || args.configuration == 4 ? args.configuration : 0; }
 
 }  // namespace
 
@@ -130,8 +148,12 @@ void quantised_stream(const QuantisedStreamArgs& args, void* stream) {
   if (args.batch < 1 || args.batch > kQuantisedStreamMaxBatch)
     throw std::invalid_argument("quantised_stream takes 1 to " + std::to_string(kQuantisedStreamMaxBatch) + " rows");
   if (const char* reason = why_no_quantised_stream(args.n, args.k, args.epilogue)) throw std::invalid_argument(reason);
-  if (args.norm_weight != nullptr && !quantised_stream_norms(args.batch, args.k))
+  if (args.norm_weight != nullptr && direct_depth(args) == 0 && !quantised_stream_norms(args.batch, args.k))
     throw std::invalid_argument("quantised_stream takes a norm only for few rows; see quantised_stream_norms");
+  if (const int depth = direct_depth(args)) {
+    if (!quantised_direct_serves(args)) throw std::invalid_argument("quantised_direct does not serve these sizes");
+    return quantised_direct(args, depth, stream);
+  }
   const Cut cut = choose(args);
   if (cut.row_tiles == 0 || !serves(args, cut))
     throw std::invalid_argument("quantised_stream has no configuration for these sizes");

@@ -37,7 +37,7 @@ struct QuantisedStreamArgs {
   Epilogue epilogue;
   WeightKind kind;
   HalfType type;
-  int configuration;         // 0 chooses; else 10000 * (whole stages by one copy) + 1000 * (x in the ring) + 100 * (row tiles) + 10 * log2(slices of k) + (blocks a multiprocessor)
+  int configuration;         // 0 chooses; 2 or 4: no ring, so many boxes ahead; else 10000 * (whole stages by one copy) + 1000 * (x in the ring) + 100 * (row tiles) + 10 * log2(slices of k) + (blocks a multiprocessor)
 };
 
 constexpr int kQuantisedStreamMaxBatch = 32;
