@@ -20,14 +20,18 @@ struct ExchangeTable {
   void* current_stream;
 };
 
-// The table of a type, or nullptr. One entry is remembered: nearly all calls see one type of tensor.
+// The table of a type, or nullptr. One type with a table is remembered and one without: nearly all calls see torch's
+// tensor or numpy's array, and a look-up that fails makes an exception first.
 const ExchangeTable* exchange_table_of(PyObject* type) {
   static PyObject* known_type = nullptr;  // owned for good, so that its address stays its own
   static const ExchangeTable* known_table = nullptr;
+  static PyObject* type_without = nullptr;  // as well
   if (type == known_type) return known_table;
+  if (type == type_without) return nullptr;
   PyObject* capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
   if (capsule == nullptr) {
     PyErr_Clear();
+    if (type_without == nullptr) type_without = Py_NewRef(type);
     return nullptr;
   }
   const auto* table = static_cast<ExchangeTable*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));

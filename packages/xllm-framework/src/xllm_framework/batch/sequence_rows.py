@@ -104,7 +104,7 @@ class SequenceRows:
             min(max(params.top_k, 0), _MAX_TOP_K),
             params.num_logprobs if params.beam_width == 1 else _beam_logprobs(params),
             item.sequence.num_prompt_tokens,
-            bool(params.has_penalties or params.logit_bias or params.min_tokens or params.constraint),
+            is_special(params),
         )
         self.is_pooled[row] = item.request.pooling is not None
         self.seeds[row] = sequence_seed(item.request, item.sequence)
@@ -133,6 +133,11 @@ class SequenceRows:
         self._tables.extend([None] * num_rows)
         self._num_copied.extend([0] * num_rows)
         self._free_rows.extend(range(2 * num_rows - 1, num_rows - 1, -1))
+
+
+def is_special(params: SamplingParams) -> bool:
+    """Whether there are options that few requests use, and that arrays of one number a row cannot hold."""
+    return bool(params.has_penalties or params.logit_bias or params.min_tokens or params.constraint)
 
 
 def _beam_logprobs(params: SamplingParams) -> int:

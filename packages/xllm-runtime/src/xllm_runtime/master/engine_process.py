@@ -21,10 +21,11 @@ import msgspec
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import XLLMError
 from xllm_framework.model.source import ModelFiles
-from xllm_framework.request.messages import FromEngine, Shutdown, ToEngine
+from xllm_framework.request.messages import Shutdown, ToEngine
 from xllm_runtime.log_format import configure_logging
 from xllm_runtime.master.constrained_requests import LoopMessage
-from xllm_runtime.master.wire import encode_frame, read_messages
+from xllm_runtime.master.outbox import Outbox
+from xllm_runtime.master.wire import read_messages
 
 
 class Handover(msgspec.Struct, frozen=True):
@@ -55,13 +56,11 @@ def main() -> int:
         return 1
     files = msgspec.json.decode(line, type=ModelFiles, dec_hook=lambda kind, text: kind(text))  # kind: Path
     inbox: queue.SimpleQueue[LoopMessage] = queue.SimpleQueue()
-    outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
+    outbox = Outbox(connection)
     threading.Thread(target=_receive, args=(connection, inbox), name="xllm-receive", daemon=True).start()
-    sender = threading.Thread(target=_send, args=(connection, outbox), name="xllm-send", daemon=True)
-    sender.start()
+    outbox.start()
     run_engine_side(config, files, inbox, outbox.put)
-    outbox.put(None)
-    sender.join()
+    outbox.close()
     return 0
 
 
@@ -72,15 +71,6 @@ def _receive(connection: socket.socket, inbox: queue.SimpleQueue[LoopMessage]) -
         if isinstance(message, Shutdown):
             return
     os._exit(1)
-
-
-def _send(connection: socket.socket, outbox: queue.SimpleQueue[FromEngine | None]) -> None:
-    """Write what the loop emits; a parent that is gone is `_receive`'s to notice."""
-    try:
-        while (message := outbox.get()) is not None:
-            connection.sendall(encode_frame(message))
-    except OSError:
-        return
 
 
 def _end_with_parent(parent_pid: int) -> None:
