@@ -29,6 +29,7 @@ add_library(
   csrc/cuda/beam_join.cu
   csrc/cuda/decode_attention.cu
   csrc/cuda/expert_stream.cu
+  csrc/cuda/float8_attention.cu
   csrc/cuda/linear_batch.cu
   csrc/cuda/linear_stream.cu
   csrc/cuda/quantised_direct.cu
@@ -48,6 +49,7 @@ nanobind_add_module(
   csrc/bindings/cuda_beams.cpp
   csrc/bindings/cuda_decode.cpp
   csrc/bindings/cuda_experts.cpp
+  csrc/bindings/cuda_float8_attention.cpp
   csrc/bindings/cuda_module.cpp
   csrc/bindings/cuda_quantised.cpp
   csrc/bindings/cuda_prompts.cpp

@@ -25,6 +25,10 @@ void decode_attention(Handle query, Handle key, Handle value, Handle q_norm, Han
                       Handle key_cache, Handle value_cache, Handle block_tables, Handle seq_lens, Handle positions, double scale,
                       double eps, int max_seq_len, int splits, int configuration, Handle out, Handle workspace, Handle counters,
                       uintptr_t stream);
+void float8_attention(Handle query, Handle key, Handle value, Handle q_norm, Handle k_norm, Handle cos_sin_cache, Handle key_cache,
+                      Handle value_cache, double key_scale, double value_scale, Handle block_tables, Handle seq_lens, Handle positions,
+                      double scale, double eps, int max_seq_len, int splits, Handle out, Handle workspace, Handle counters,
+                      uintptr_t stream);
 void route(Handle logits, bool renormalises, Handle weights, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts,
            uintptr_t stream);
 void order_pairs(Handle weights, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts, uintptr_t stream);

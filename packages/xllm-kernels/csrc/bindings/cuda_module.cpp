@@ -8,6 +8,7 @@
 #include "xllm/kernels/cuda/beam_select.h"
 #include "xllm/kernels/cuda/decode_attention.h"
 #include "xllm/kernels/cuda/experts.h"
+#include "xllm/kernels/cuda/float8_attention.h"
 #include "xllm/kernels/cuda/linear_batch.h"
 #include "xllm/kernels/cuda/linear_stream.h"
 #include "xllm/kernels/cuda/quantised_stream.h"
@@ -33,6 +34,10 @@ NB_MODULE(_C_cuda, m) {
   m.def("decode_attention", &bindings::decode_attention, "query"_a, "key"_a, "value"_a, "q_norm"_a.none(),
         "k_norm"_a.none(), "cos_sin_cache"_a.none(), "key_cache"_a, "value_cache"_a, "block_tables"_a, "seq_lens"_a,
         "positions"_a.none(), "scale"_a, "eps"_a, "max_seq_len"_a, "splits"_a, "configuration"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
+  m.def("float8_attention", &bindings::float8_attention, "query"_a, "key"_a, "value"_a, "q_norm"_a.none(), "k_norm"_a.none(),
+        "cos_sin_cache"_a.none(), "key_cache"_a, "value_cache"_a, "key_scale"_a, "value_scale"_a, "block_tables"_a, "seq_lens"_a,
+        "positions"_a.none(), "scale"_a, "eps"_a, "max_seq_len"_a, "splits"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
+  m.def("why_no_float8_attention", &kernels::why_no_float8_attention, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a);
   m.def("route", &bindings::route, "logits"_a, "renormalises"_a, "weights"_a, "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a,
         "stream"_a);
   m.def("order_pairs", &bindings::order_pairs, "weights"_a, "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a, "stream"_a);

@@ -152,6 +152,30 @@ def sample(
 def replace_placeholders(token_ids: Tensor, previous: Tensor, stream: int) -> None: ...
 def why_no_run_experts(num_experts: int, hidden: int, inner: int) -> str | None: ...
 def why_no_linear_stream(n: int, k: int, epilogue: int) -> str | None: ...
+def float8_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    q_norm: Tensor | None,
+    k_norm: Tensor | None,
+    cos_sin_cache: Tensor | None,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    key_scale: float,
+    value_scale: float,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    positions: Tensor | None,
+    scale: float,
+    eps: float,
+    max_seq_len: int,
+    splits: int,
+    out: Tensor,
+    workspace: Tensor,
+    counters: Tensor,
+    stream: int,
+) -> None: ...
+def why_no_float8_attention(num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> str | None: ...
 def why_no_decode_attention(num_heads: int, num_kv_heads: int, head_dim: int, block_size: int) -> str | None: ...
 def beam_join(
     query: Tensor,
