@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Iterator
 
 import pytest
 from xllm_script_model import NAN, RAISE, script, write_checkpoint
@@ -36,6 +37,15 @@ def engine() -> LLMEngine:
     files = resolve_model(folder, LoadConfig())
     config = XLLMConfig.from_flat({**flat, "enable_schedule_overlap": True})
     return LLMEngine(config, files, load_model_args(files))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_of_engine() -> Iterator[None]:
+    """End the engine's thread, which would hold the decoder while the interpreter ends."""
+    yield
+    if engine.cache_info().currsize:
+        engine().close()
+        engine.cache_clear()
 
 
 def requests() -> list[tuple[str, list[int], SamplingParams]]:
