@@ -6,6 +6,9 @@
 
 namespace xllm::kernels::cuda {
 
+// Word i of four; `i` a constant where registers must stay such.
+__device__ __forceinline__ uint32_t word_of(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
 __device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   const __nv_bfloat162 v = __hmul2(*reinterpret_cast<__nv_bfloat162*>(&a), *reinterpret_cast<__nv_bfloat162*>(&b));
   return *reinterpret_cast<const uint32_t*>(&v);

@@ -72,8 +72,6 @@ struct KVPlace {
   }
 };
 
-__device__ __forceinline__ uint32_t word_at(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-
 // A lane's D / 32 numbers of a head of one token.
 template <class Element, int E>
 __device__ __forceinline__ void load_head(float (&v)[E], const void* from, int64_t at) {
@@ -155,8 +153,8 @@ struct Float8Softmax {
 #pragma unroll
     for (int m = 0; m < D / 16; ++m) {
       uint32_t a[4];
-      float8_pairs(element, word_at(tile.keys[0][m / 4], m % 4), a[0], a[2]);
-      float8_pairs(element, word_at(tile.keys[1][m / 4], m % 4), a[1], a[3]);
+      float8_pairs(element, word_of(tile.keys[0][m / 4], m % 4), a[0], a[2]);
+      float8_pairs(element, word_of(tile.keys[1][m / 4], m % 4), a[1], a[3]);
       Element::multiply_add(s, a, q[m][0], q[m][1]);
     }
     float correction[2];
@@ -180,8 +178,8 @@ struct Float8Softmax {
 #pragma unroll
       for (int c = 0; c < 4; ++c) o[m][c] *= correction[c % 2];
       uint32_t a[4];
-      float8_pairs(element, __byte_perm(transpose(word_at(tile.values[0][m / 4], m % 4)), 0, 0x3120), a[0], a[1]);
-      float8_pairs(element, __byte_perm(transpose(word_at(tile.values[1][m / 4], m % 4)), 0, 0x3120), a[2], a[3]);
+      float8_pairs(element, __byte_perm(transpose(word_of(tile.values[0][m / 4], m % 4)), 0, 0x3120), a[0], a[1]);
+      float8_pairs(element, __byte_perm(transpose(word_of(tile.values[1][m / 4], m % 4)), 0, 0x3120), a[2], a[3]);
       Element::multiply_add(o[m], a, p0, p1);
     }
   }

@@ -35,8 +35,6 @@ __device__ __forceinline__ uint32_t stream_word(const void* from) {
   return v;
 }
 
-__device__ __forceinline__ uint32_t direct_word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
-
 // A lane's share of one box: of rows g and g + 8, with their scales (words of int4, else bits of float32).
 template <WeightKind KIND>
 struct DirectBox {
@@ -153,11 +151,11 @@ __device__ __forceinline__ void multiply_direct(const DirectBox<KIND>& w, const 
         uint32_t a[4];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint32_t word = direct_word(w.pieces[half][p], 2 * q + i);
+          const uint32_t word = word_of(w.pieces[half][p], 2 * q + i);
           if constexpr (KIND == WeightKind::float8) float8_pairs(element, word, a[half], a[half + 2]);
           else int8_pairs(element, word, a[half], a[half + 2]);
         }
-        Element::multiply_add(part, a, direct_word(columns, 2 * i), direct_word(columns, 2 * i + 1));
+        Element::multiply_add(part, a, word_of(columns, 2 * i), word_of(columns, 2 * i + 1));
       }
     }
   }
@@ -181,11 +179,11 @@ __device__ __forceinline__ void multiply_nibbles(const DirectBox<WeightKind::int
         uint32_t a[4];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const uint32_t word = direct_word(w.pieces[half][h], j);
+          const uint32_t word = word_of(w.pieces[half][h], j);
           a[half] = int4_pair(element, word, 2 * i);
           a[half + 2] = int4_pair(element, word, 2 * i + 1);
         }
-        Element::multiply_add(part, a, direct_word(columns, 2 * i), direct_word(columns, 2 * i + 1));
+        Element::multiply_add(part, a, word_of(columns, 2 * i), word_of(columns, 2 * i + 1));
       }
     }
 #pragma unroll
