@@ -17,7 +17,7 @@ from pathlib import Path
 from xllm_server.bench.http_client import HttpFailure, Target
 from xllm_server.bench.load import find_model
 
-START_TIMEOUT_S = 600.0
+START_TIMEOUT_S = 600
 POLL_S = 0.02
 CONTEXT_TOKENS = 2048
 
