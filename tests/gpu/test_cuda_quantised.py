@@ -120,7 +120,7 @@ def test_products_straight_to_registers(kind, dtype, depth):
     for n, k in (*PRODUCT_SIZES, (16, 128), (4096, 12288)):
         matrix = matrix_of(kind, n, k)
         plain = numbers(matrix, torch.float64)
-        for rows in (1, 2, 3) if k > 6144 else (1, 2, 5, 8):
+        for rows in (1, 2, 4) if k > 4096 else (1, 2, 5, 8):
             for epilogue in range(3):
                 x = torch.randn(rows, k, device="cuda", dtype=dtype)
                 for norm in [None] if rows > 1 else [None, torch.randn(k, device="cuda", dtype=dtype)]:

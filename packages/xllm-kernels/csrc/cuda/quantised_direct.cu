@@ -6,7 +6,7 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-constexpr int kMaxBytesOfX = 96 * 1024;  // two blocks a multiprocessor at least
+constexpr int kMaxBytesOfX = 108 * 1024;  // two blocks a multiprocessor
 
 int x_stride(const QuantisedStreamArgs& args) {
   const int columns = args.kind == WeightKind::int4 ? 256 : 128;
@@ -34,7 +34,8 @@ void start_kind(const QuantisedStreamArgs& args, int depth, const DirectParamete
 }  // namespace
 
 bool quantised_direct_serves(const QuantisedStreamArgs& args) {
-  return args.batch <= kDirectMaxBatch && args.batch * x_stride(args) <= kMaxBytesOfX && (args.norm_weight == nullptr || args.batch == 1);
+  if (args.norm_weight != nullptr && args.batch > 1) return false;
+  return args.batch <= kDirectMaxBatch && args.batch * x_stride(args) + (args.norm_weight == nullptr ? 0 : args.k * 2) <= kMaxBytesOfX;
 }
 
 void quantised_direct(const QuantisedStreamArgs& args, int depth, void* stream) {

@@ -6,7 +6,7 @@
 //
 //   lane = 4 * g + t: rows g and g + 8 of the block; row g of x. 8 bits: piece 4 p + t of a box; int4: piece 2 t + h, see quantised_stream.h
 //
-// Knows nothing of models, and no reason to choose it.
+// Knows nothing of models, and nothing of when to choose it.
 #pragma once
 
 #include "async_copy.cuh"
