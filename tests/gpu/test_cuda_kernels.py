@@ -172,6 +172,30 @@ def test_linear_batch(num_rows, n, k):
     assert error_of(residual, expected) < 1e-2
 
 
+@pytest.mark.parametrize("num_rows", [1, 9, 17, 32])
+@pytest.mark.parametrize(("hidden", "inner"), [(1024, 3072), (4096, 12288), (192, 512)])
+def test_a_norm_between_two_products(num_rows, hidden, inner):
+    from xllm_kernels.cuda.decode import Epilogue, UnfinishedNorm, linear_batch
+
+    x, first, norm_weight = normal(num_rows, inner), normal(hidden, inner, scale=0.02), normal(hidden)
+    total, second = normal(num_rows, hidden), normal(2 * inner, hidden, scale=0.02)
+    expected = total.double() + x.double() @ first.double().t()
+    norm = UnfinishedNorm(total)
+    norm.x.fill_(float("nan"))
+    norm.squares.fill_(float("nan"))
+    linear_batch(x, first, out=total, epilogue=Epilogue.ADD_RESIDUAL, next_norm=(norm_weight, norm))
+    assert error_of(total, expected) < 1e-2
+    assert error_of(norm.x, total.double() * norm_weight.double()) < 5e-3
+    product = normed(total, norm_weight, 1e-5) @ second.double().t()
+    out, bias = poisoned(num_rows, 2 * inner), normal(2 * inner)
+    linear_batch(norm, second, out=out, epilogue=Epilogue.NONE, bias=bias, eps=1e-5)
+    assert error_of(out, product + bias.double()) < 1e-2
+    gate, up = product.chunk(2, -1)
+    gated = poisoned(num_rows, inner)
+    linear_batch(norm, second, out=gated, epilogue=Epilogue.SILU_AND_MUL, eps=1e-5)
+    assert error_of(gated, torch.nn.functional.silu(gate) * up) < 1e-2
+
+
 @pytest.mark.parametrize("num_rows", [3, 20, 32])
 def test_products_of_few_rows_by_whichever_kernel_serves(num_rows, workspace):
     from xllm_kernels.cuda.decode import Epilogue, linear, most_rows

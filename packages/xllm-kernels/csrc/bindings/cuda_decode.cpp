@@ -54,7 +54,24 @@ void linear_stream(Handle x_object, Handle weight_object, Handle norm_weight_obj
                         as_stream(stream));
 }
 
-void linear_batch(Handle x_object, Handle weight_object, Handle bias_object, int epilogue, Handle out_object, uintptr_t stream) {
+namespace {
+
+// Parts of sums of squares of rows of `width` numbers, or nullptr for None.
+float* squares_of(Handle object, const char* name, int64_t width) {
+  if (object.is_none()) return nullptr;
+  const DeviceTensor squares(object, name);
+  squares.expect_scalar(Scalar::float32);
+  squares.expect_dims(2);
+  squares.expect_size(0, width / 64, "the columns in tiles of 64");
+  squares.expect_size(1, 32, "the rows that are normed at most");
+  squares.expect_dense_from(0);
+  return static_cast<float*>(squares.memory());
+}
+
+}  // namespace
+
+void linear_batch(Handle x_object, Handle weight_object, Handle bias_object, int epilogue, Handle squares_object, double eps,
+                  Handle next_norm_object, Handle next_x_object, Handle next_squares_object, Handle out_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), weight(weight_object, "weight"), out(out_object, "out");
   expect_matrix(x);
   expect_matrix(weight);
@@ -66,6 +83,16 @@ void linear_batch(Handle x_object, Handle weight_object, Handle bias_object, int
   x.expect_size(1, k, "the columns of weight");
   out.expect_size(0, x.size(0), "the rows of x");
   out.expect_size(1, gated ? n / 2 : n, "the outputs of weight");
+  if (next_norm_object.is_none() != next_x_object.is_none() || next_norm_object.is_none() != next_squares_object.is_none())
+    fail("next_norm, next_x and next_squares go together");
+  void* next_x = nullptr;
+  if (!next_x_object.is_none()) {
+    const DeviceTensor left(next_x_object, "next_x");
+    expect_matrix(left);
+    left.expect_size(0, x.size(0), "the rows of x");
+    left.expect_size(1, n, "the outputs of weight");
+    next_x = left.memory();
+  }
   device::linear_batch({.x = x.memory(),
                         .weight = weight.memory(),
                         .bias = optional_vector(bias_object, "bias", n),
@@ -73,7 +100,12 @@ void linear_batch(Handle x_object, Handle weight_object, Handle bias_object, int
                         .batch = static_cast<int>(x.size(0)),
                         .n = static_cast<int>(n),
                         .k = static_cast<int>(k),
-                        .epilogue = static_cast<device::Epilogue>(epilogue)},
+                        .epilogue = static_cast<device::Epilogue>(epilogue),
+                        .squares = squares_of(squares_object, "squares", k),
+                        .eps = static_cast<float>(eps),
+                        .next_norm = optional_vector(next_norm_object, "next_norm", n),
+                        .next_x = next_x,
+                        .next_squares = squares_of(next_squares_object, "next_squares", n)},
                        as_stream(stream));
 }
 

@@ -20,7 +20,8 @@ void silu_and_mul(Handle x, Handle out, uintptr_t stream);
 void argmax(Handle logits, Handle token_ids, Handle best, Handle workspace, Handle counters, uintptr_t stream);
 void linear_stream(Handle x, Handle weight, Handle norm_weight, Handle bias, double eps, int epilogue, Handle out,
                    Handle workspace, Handle counters, uintptr_t stream);
-void linear_batch(Handle x, Handle weight, Handle bias, int epilogue, Handle out, uintptr_t stream);
+void linear_batch(Handle x, Handle weight, Handle bias, int epilogue, Handle squares, double eps, Handle next_norm, Handle next_x,
+                  Handle next_squares, Handle out, uintptr_t stream);
 void decode_attention(Handle query, Handle key, Handle value, Handle q_norm, Handle k_norm, Handle cos_sin_cache,
                       Handle key_cache, Handle value_cache, Handle block_tables, Handle seq_lens, Handle positions, double scale,
                       double eps, int max_seq_len, int splits, int configuration, Handle out, Handle workspace, Handle counters,

@@ -30,7 +30,8 @@ NB_MODULE(_C_cuda, m) {
   m.def("argmax", &bindings::argmax, "logits"_a, "token_ids"_a, "best"_a, "workspace"_a, "counters"_a, "stream"_a);
   m.def("linear_stream", &bindings::linear_stream, "x"_a, "weight"_a, "norm_weight"_a.none(), "bias"_a.none(), "eps"_a,
         "epilogue"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
-  m.def("linear_batch", &bindings::linear_batch, "x"_a, "weight"_a, "bias"_a.none(), "epilogue"_a, "out"_a, "stream"_a);
+  m.def("linear_batch", &bindings::linear_batch, "x"_a, "weight"_a, "bias"_a.none(), "epilogue"_a, "squares"_a.none(), "eps"_a,
+        "next_norm"_a.none(), "next_x"_a.none(), "next_squares"_a.none(), "out"_a, "stream"_a);
   m.def("decode_attention", &bindings::decode_attention, "query"_a, "key"_a, "value"_a, "q_norm"_a.none(),
         "k_norm"_a.none(), "cos_sin_cache"_a.none(), "key_cache"_a, "value_cache"_a, "block_tables"_a, "seq_lens"_a,
         "positions"_a.none(), "scale"_a, "eps"_a, "max_seq_len"_a, "splits"_a, "configuration"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);

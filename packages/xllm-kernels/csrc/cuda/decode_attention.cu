@@ -80,6 +80,7 @@ void decode_attention(const DecodeAttentionArgs& args, void* stream) {
   if (args.batch < 1 || args.max_seq_len < 0) throw std::invalid_argument("decode_attention needs a row and a length");
   if (args.configuration < 0 || args.configuration > kNumConfigurations || args.splits < 0 || args.splits > kMaxSplits)
     throw std::invalid_argument("decode_attention has no such configuration or so many splits");
+  if ((args.q_row_stride | args.kv_row_stride) % 4 != 0) throw std::invalid_argument("rows of decode_attention must begin at multiples of 8 bytes");
   const auto [configuration, splits] = choose(args);
   const int group = args.num_heads / args.num_kv_heads;
   const int64_t pairs = int64_t{args.batch} * args.num_kv_heads;

@@ -115,36 +115,48 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const
     }
     return;
   }
+
+  // Neither do the weights of the norms and the rotation.
+  const int q_heads = kv_heads * G, position = length - 1;
+  const int new_warp = position % kTile / 16;  // whose tokens hold the new one
+  const bool rotates = args.cos_sin != nullptr, holds_new = owns_new && warp == new_warp;
+  float q_weights[E], k_weights[E];
+  Rotation<D> rotation;
+  if (rotates) {
+    if (args.q_norm != nullptr) load_numbers(q_weights, args.q_norm + lane * E);
+    if (args.k_norm != nullptr && holds_new) load_numbers(k_weights, args.k_norm + lane * E);
+    rotation.load(args.cos_sin + static_cast<size_t>(args.positions == nullptr ? position : args.positions[row]) * D, lane);
+  }
+  const size_t new_slot = static_cast<size_t>(table[position / args.block_size]) * args.block_size + position % args.block_size;
   wait_for_prerequisites();
 
-  const int q_heads = kv_heads * G, position = length - 1;
   const __nv_bfloat16* q_row = args.q + row * args.q_row_stride;
-  const __nv_bfloat16* k_row = args.k + row * args.kv_row_stride;
-  const __nv_bfloat16* v_row = args.v + row * args.kv_row_stride;
-  const float* cos_sin = args.cos_sin == nullptr ? nullptr : args.cos_sin + static_cast<size_t>(args.positions == nullptr ? position : args.positions[row]) * D;
+  const auto normed_and_rotated = [&](float (&v)[E], bool has_norm, const float (&weights)[E]) {
+    if (!rotates) return;
+    if (has_norm) norm_head<D>(v, weights, args.eps);
+    rotate_head<D>(v, rotation, lane);
+  };
   for (int h = warp; h < 8; h += WARPS) {
-    float v[E];
-#pragma unroll
-    for (int i = 0; i < E; ++i) v[i] = h < G ? __bfloat162float(q_row[(head * G + h) * D + lane * E + i]) : 0.f;
-    if (h < G) norm_and_rotate<D>(v, args.q_norm, cos_sin, args.eps, lane);
-#pragma unroll
-    for (int i = 0; i < E; ++i) queries[h * D + lane * E + i] = __float2bfloat16(v[i]);
+    float v[E] = {};
+    if (h < G) {
+      load_numbers(v, q_row + (head * G + h) * D + lane * E);
+      normed_and_rotated(v, args.q_norm != nullptr, q_weights);
+    }
+    store_numbers(queries + h * D + lane * E, v);
   }
   // The new token's K and V go to the cache and, by the warp whose tokens hold it, into the tile.
-  const int new_warp = position % kTile / 16;
   __nv_bfloat16 new_key[E], new_value[E];
-  if (owns_new && warp == new_warp) {
+  if (holds_new) {
+    const int64_t at = row * args.kv_row_stride + head * D + lane * E;
     float v[E];
-#pragma unroll
-    for (int i = 0; i < E; ++i) v[i] = __bfloat162float(k_row[head * D + lane * E + i]);
-    norm_and_rotate<D>(v, args.k_norm, cos_sin, args.eps, lane);
-    const size_t slot = static_cast<size_t>(table[position / args.block_size]) * args.block_size + position % args.block_size;
+    load_numbers(v, args.k + at);
+    normed_and_rotated(v, args.k_norm != nullptr, k_weights);
 #pragma unroll
     for (int i = 0; i < E; ++i) {
       new_key[i] = __float2bfloat16(v[i]);
-      new_value[i] = v_row[head * D + lane * E + i];
-      args.key_cache[(slot * kv_heads + head) * D + lane * E + i] = new_key[i];
-      args.value_cache[(slot * kv_heads + head) * D + lane * E + i] = new_value[i];
+      new_value[i] = args.v[at + i];
+      args.key_cache[(new_slot * kv_heads + head) * D + lane * E + i] = new_key[i];
+      args.value_cache[(new_slot * kv_heads + head) * D + lane * E + i] = new_value[i];
     }
   }
   sync_threads<kThreads>();

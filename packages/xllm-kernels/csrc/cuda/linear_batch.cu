@@ -43,6 +43,11 @@ void run(const LinearBatchArgs& args, int splits, void* stream) {
       args.n,
       args.k,
       splits,
+      args.squares,
+      args.eps,
+      static_cast<const __nv_bfloat16*>(args.next_norm),
+      static_cast<__nv_bfloat16*>(args.next_x),
+      args.next_squares,
   };
   const auto kernel = linear_batch_kernel<Shape, EPI>;
   allow_shared_bytes(kernel, Shape::kBytes, "linear_batch");
@@ -79,6 +84,10 @@ void linear_batch(const LinearBatchArgs& args, void* stream) {
   if (args.batch < 1 || args.batch > kLinearBatchMaxBatch) throw std::invalid_argument("linear_batch takes 1 to 64 rows");
   if (const char* reason = why_no_linear_batch(args.n, args.k)) throw std::invalid_argument(reason);
   const Division division = args.row_tiles == 0 ? choose(args.n, args.k, args.epilogue == Epilogue::silu_and_mul) : Division{args.row_tiles, args.splits};
+  const bool leaves_norm = args.next_norm != nullptr;
+  if ((leaves_norm || args.squares != nullptr) && args.batch > kNormedRows) throw std::invalid_argument("linear_batch norms at most 32 rows");
+  if (leaves_norm && (args.epilogue != Epilogue::add_residual || division.row_tiles != 1))
+    throw std::invalid_argument("linear_batch leaves what a norm needs beside sums with a residual, in tiles of 64 rows");
   if (!fits(args.n, args.k, division.row_tiles, division.splits)) throw std::invalid_argument("linear_batch cannot divide these sizes so");
   switch (args.epilogue) {
     case Epilogue::none: return run_divided<Epilogue::none>(args, division, stream);

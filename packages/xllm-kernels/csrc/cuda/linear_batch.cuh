@@ -5,6 +5,9 @@
 // dependent launch), so two neighbours' rings must fit one multiprocessor. S blocks that share rows of W are a cluster: each leaves
 // its sums in its shared memory, where the ring was, and adds up those of all for 1 / S of the rows of x, always in the same order.
 //
+// An RMS norm between two products needs no kernel of its own: the first leaves, beside its sums with the residual, the same times the
+// norm's weight, and sums of squares of what each block wrote of a row; the second multiplies what was left and scales its rows.
+//
 // With silu_and_mul the rows of a block are 32 * RT gate rows and the 32 * RT up rows that belong to them. Knows nothing of models.
 #pragma once
 
@@ -29,6 +32,32 @@ struct BatchParameters {
   int n;
   int k;
   int splits;          // S
+  const float* squares;               // [K / 64, 32], or null: x has been normed, or needs no norm
+  float eps;
+  const __nv_bfloat16* next_norm;     // [N], or null: nothing more is left
+  __nv_bfloat16* next_x;              // [B, N]
+  float* next_squares;                // [N / 64, 32]
+};
+
+constexpr int kNormedRows = 32;  // most rows of x whose norm is finished here
+
+// Sums of squares of the rows of x, lane b's of row b, a warp's share of them.
+template <class Shape>
+struct RowSquares {
+  float shares[Shape::kThreads / 32][kNormedRows];
+  float scales[kNormedRows];
+
+  __device__ __forceinline__ void load(const BatchParameters& args, int warp, int lane) {
+    float sum = 0.f;
+    for (int part = warp; part < args.k / 64; part += Shape::kThreads / 32) sum += args.squares[part * kNormedRows + lane];
+    shares[warp][lane] = sum;
+  }
+  // By the first warp, after a barrier; another must follow.
+  __device__ __forceinline__ void finish(const BatchParameters& args, int lane) {
+    float sum = 0.f;
+    for (int w = 0; w < Shape::kThreads / 32; ++w) sum += shares[w][lane];
+    scales[lane] = rsqrtf(sum / args.k + args.eps);
+  }
 };
 
 template <int RT, int NB, int STAGES>
@@ -117,9 +146,31 @@ __device__ __forceinline__ void total_of_eight(const float* sums, int splits, in
 
 __device__ __forceinline__ float gate_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
 
+__device__ __forceinline__ float square_sum(uint32_t v) {
+  const float2 a = unpack(v);
+  return a.x * a.x + a.y * a.y;
+}
+
+__device__ __forceinline__ uint32_t product_of(uint32_t a, uint32_t b) {
+  const float2 x = unpack(a), y = unpack(b);
+  return pack(x.x * y.x, x.y * y.y);
+}
+
+// Leaves eight numbers of row `b` for the next norm; the eight threads of neighbouring numbers of the row call it together.
+__device__ __forceinline__ void leave_for_norm(const BatchParameters& args, uint4 v, int tile, int b, int column) {
+  const uint4 weight = *reinterpret_cast<const uint4*>(args.next_norm + column);
+  *reinterpret_cast<uint4*>(args.next_x + static_cast<size_t>(b) * args.n + column) =
+      make_uint4(product_of(v.x, weight.x), product_of(v.y, weight.y), product_of(v.z, weight.z), product_of(v.w, weight.w));
+  float squares = square_sum(v.x) + square_sum(v.y) + square_sum(v.z) + square_sum(v.w);
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int o = 4; o; o >>= 1) squares += __shfl_xor_sync(0xffu << (lane & ~7), squares, o);
+  if (lane % 8 == 0) args.next_squares[tile * kNormedRows + b] = squares;
+}
+
 // Applies the epilogue to rows b0 to b1 of x and writes them.
 template <class Shape, Epilogue EPI>
-__device__ __forceinline__ void write_rows(const BatchParameters& args, const float* sums, int tile, int b0, int b1) {
+__device__ __forceinline__ void write_rows(const BatchParameters& args, const float* sums, const float* scales, int tile, int b0, int b1) {
   constexpr bool kGated = EPI == Epilogue::silu_and_mul;
   constexpr int kOutRows = kGated ? Shape::kRows / 2 : Shape::kRows, kGroups = kOutRows / 8;
   const int width = kGated ? args.n / 2 : args.n;
@@ -132,17 +183,25 @@ __device__ __forceinline__ void write_rows(const BatchParameters& args, const fl
     if (args.bias != nullptr) bias = *reinterpret_cast<const uint4*>(args.bias + column);
     float v[8];
     total_of_eight<Shape>(sums, args.splits, b, row, v);
+    const float scale = args.squares == nullptr ? 1.f : scales[b];
     if constexpr (kGated) {
       float up[8];
       total_of_eight<Shape>(sums, args.splits, b, kOutRows + row, up);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) v[e] = gate_times(v[e], up[e]);
+      for (int e = 0; e < 8; ++e) v[e] = gate_times(v[e] * scale, up[e] * scale);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 8; ++e) v[e] *= scale;
     }
     const auto finished = [&](int e, uint32_t bias_pair, uint32_t more_pair) {
       const float2 first = unpack(bias_pair), second = unpack(more_pair);
       return pack(v[e] + first.x + second.x, v[e + 1] + first.y + second.y);
     };
-    *out = make_uint4(finished(0, bias.x, more.x), finished(2, bias.y, more.y), finished(4, bias.z, more.z), finished(6, bias.w, more.w));
+    const uint4 result = make_uint4(finished(0, bias.x, more.x), finished(2, bias.y, more.y), finished(4, bias.z, more.z), finished(6, bias.w, more.w));
+    *out = result;
+    if constexpr (EPI == Epilogue::add_residual && kGroups == 8) {
+      if (args.next_norm != nullptr) leave_for_norm(args, result, tile, b, column);
+    }
   }
 }
 
@@ -156,6 +215,7 @@ __global__ void __launch_bounds__(Shape::kBlockThreads) linear_batch_kernel(cons
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int tile = blockIdx.x / args.splits, rank = blockIdx.x % args.splits;
   const int slice = args.k / args.splits, steps = slice / kBoxColumns;
+  __shared__ RowSquares<Shape> squares;
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shape::kStages; ++s) {
@@ -171,6 +231,7 @@ __global__ void __launch_bounds__(Shape::kBlockThreads) linear_batch_kernel(cons
     return;
   }
   wait_for_prerequisites();
+  if (args.squares != nullptr) squares.load(args, warp, lane);  // x is on its way, too
 
   float c[Shape::kColumns / 2];
   int stage = 0, parity = 0, before = 0;
@@ -194,16 +255,17 @@ __global__ void __launch_bounds__(Shape::kBlockThreads) linear_batch_kernel(cons
   warpgroup_wait<0>();
   settle(c);
   sync_threads<Shape::kThreads>();  // nobody reads the ring any more
+  if (args.squares != nullptr && warp == 0) squares.finish(args, lane);
   leave_batch_sums<Shape>(c, sums, warp, lane);
   const int share = (args.batch + args.splits - 1) / args.splits, b0 = min(args.batch, rank * share);
   if (args.splits == 1) {
     sync_threads<Shape::kThreads>();
-    write_rows<Shape, EPI>(args, sums, tile, 0, args.batch);
+    write_rows<Shape, EPI>(args, sums, squares.scales, tile, 0, args.batch);
     return;
   }
   cluster_arrive();
   cluster_wait();
-  write_rows<Shape, EPI>(args, sums, tile, b0, min(args.batch, b0 + share));
+  write_rows<Shape, EPI>(args, sums, squares.scales, tile, b0, min(args.batch, b0 + share));
   cluster_arrive();  // nobody's shared memory goes while another reads it
   cluster_wait();
 }

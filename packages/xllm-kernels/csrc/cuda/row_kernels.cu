@@ -12,7 +12,8 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-constexpr int kVector = 8;  // elements of a 16-byte load
+constexpr int kVector = 8;            // elements of a 16-byte load
+constexpr int64_t kMostNormed = 32768;  // numbers of a normed row: eight pieces a thread
 
 __device__ __forceinline__ uint4* vectors(void* p, int64_t element) {
   return reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p) + element);
@@ -50,45 +51,76 @@ __device__ __forceinline__ float row_sum(float v) {
   return total;
 }
 
-// WARPS == 1: a warp a row, four rows a block (heads); otherwise a block a row.
-template <int WARPS>
-__global__ void rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
-  launch_dependents();
-  wait_for_prerequisites();
-  const int64_t row = WARPS == 1 ? blockIdx.x * int64_t{4} + threadIdx.x / 32 : blockIdx.x;
-  if (row >= args.num_rows) return;
-  const int thread = WARPS == 1 ? threadIdx.x % 32 : threadIdx.x;
-  const int count = static_cast<int>(args.size / kVector);
-  const uint4* x = vectors(args.x, row * args.x_row_stride);
-  uint4* out = vectors(args.out, row * args.out_row_stride);
-  const uint4* weight = vectors(args.weight, 0);
-  float squares = 0.f;
-  for (int i = thread; i < count; i += WARPS * 32) {
-    const uint4 v = x[i];
-    squares += squares_of(v.x) + squares_of(v.y) + squares_of(v.z) + squares_of(v.w);
-  }
-  const float scale = rsqrtf(row_sum<WARPS>(squares) / args.size + args.eps);
-  for (int i = thread; i < count; i += WARPS * 32) out[i] = scaled(x[i], __ldg(weight + i), scale);
+__device__ __forceinline__ float squares_of(uint4 v) { return squares_of(v.x) + squares_of(v.y) + squares_of(v.z) + squares_of(v.w); }
+__device__ __forceinline__ uint4 sum_of(uint4 a, uint4 b) {
+  return make_uint4(sum_of(a.x, b.x), sum_of(a.y, b.y), sum_of(a.z, b.z), sum_of(a.w, b.w));
 }
 
-template <int WARPS>
-__global__ void add_rms_norm_kernel(const __grid_constant__ AddRmsNormArgs args) {
+// Brings the line of `p` to the L2 cache; what is loaded later is still what was written last.
+__device__ __forceinline__ void prefetch_to_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// A thread's PIECES pieces of a row and of the weight. The weight has left the cache since the last step: it is asked for before x is there.
+template <int THREADS, int PIECES>
+struct NormedPieces {
+  uint4 x[PIECES], weight[PIECES];
+  int thread, count;
+
+  __device__ NormedPieces(int thread_of_row, int64_t size) : thread(thread_of_row), count(static_cast<int>(size / kVector)) {}
+
+  template <class Visit>
+  __device__ __forceinline__ void each(Visit visit) {
+#pragma unroll
+    for (int p = 0; p < PIECES; ++p)
+      if (thread + p * THREADS < count) visit(p, thread + p * THREADS);
+  }
+  __device__ __forceinline__ void ask_for(const uint4* from) {
+    each([&](int, int i) { prefetch_to_l2(from + i); });
+  }
+};
+
+// WARPS == 1: a warp a row, four rows a block (heads); otherwise a block a row.
+template <int WARPS, int PIECES>
+__global__ void __launch_bounds__(WARPS == 1 ? 128 : WARPS * 32) rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
+  const int64_t row = WARPS == 1 ? blockIdx.x * int64_t{4} + threadIdx.x / 32 : blockIdx.x;
+  const uint4* weight = vectors(args.weight, 0);
+  NormedPieces<WARPS * 32, PIECES> pieces(WARPS == 1 ? threadIdx.x % 32 : threadIdx.x, args.size);
   launch_dependents();
+  pieces.ask_for(weight);
   wait_for_prerequisites();
+  if (row >= args.num_rows) return;
+  const uint4* x = vectors(args.x, row * args.x_row_stride);
+  uint4* out = vectors(args.out, row * args.out_row_stride);
+  pieces.each([&](int p, int i) {
+    pieces.x[p] = x[i];
+    pieces.weight[p] = __ldg(weight + i);
+  });
+  float squares = 0.f;
+  pieces.each([&](int p, int) { squares += squares_of(pieces.x[p]); });
+  const float scale = rsqrtf(row_sum<WARPS>(squares) / args.size + args.eps);
+  pieces.each([&](int p, int i) { out[i] = scaled(pieces.x[p], pieces.weight[p], scale); });
+}
+
+template <int WARPS, int PIECES>
+__global__ void __launch_bounds__(WARPS == 1 ? 128 : WARPS * 32) add_rms_norm_kernel(const __grid_constant__ AddRmsNormArgs args) {
   const int64_t row = blockIdx.x;
-  const int count = static_cast<int>(args.size / kVector);
+  const uint4* weight = vectors(args.weight, 0);
+  NormedPieces<WARPS * 32, PIECES> pieces(threadIdx.x, args.size);
+  launch_dependents();
+  pieces.ask_for(weight);
+  wait_for_prerequisites();
   uint4* x = vectors(args.x, row * args.size);
   uint4* residual = vectors(args.residual, row * args.size);
-  const uint4* weight = vectors(args.weight, 0);
+  pieces.each([&](int p, int i) {
+    pieces.x[p] = sum_of(x[i], residual[i]);
+    pieces.weight[p] = __ldg(weight + i);
+  });
   float squares = 0.f;
-  for (int i = threadIdx.x; i < count; i += WARPS * 32) {
-    const uint4 a = x[i], b = residual[i];
-    const uint4 v = make_uint4(sum_of(a.x, b.x), sum_of(a.y, b.y), sum_of(a.z, b.z), sum_of(a.w, b.w));
-    residual[i] = v;
-    squares += squares_of(v.x) + squares_of(v.y) + squares_of(v.z) + squares_of(v.w);
-  }
+  pieces.each([&](int p, int i) {
+    residual[i] = pieces.x[p];
+    squares += squares_of(pieces.x[p]);
+  });
   const float scale = rsqrtf(row_sum<WARPS>(squares) / args.size + args.eps);
-  for (int i = threadIdx.x; i < count; i += WARPS * 32) x[i] = scaled(residual[i], __ldg(weight + i), scale);
+  pieces.each([&](int p, int i) { x[i] = scaled(pieces.x[p], pieces.weight[p], scale); });
 }
 
 __device__ __forceinline__ float silu_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
@@ -214,6 +246,10 @@ void check_size(int64_t size, const char* what) {
   if (size <= 0 || size % kVector != 0) throw std::invalid_argument(std::string(what) + " must be a multiple of 8");
 }
 
+void check_normed_size(int64_t size) {
+  check_size(size, "the size of a row");
+  if (size > kMostNormed) throw std::invalid_argument("the size of a normed row must be at most 32768");
+}
 dim3 grid_of(int64_t rows) { return dim3(static_cast<unsigned>(rows)); }
 
 // Whole warps for `work` items, at most 512 threads.
@@ -222,19 +258,21 @@ int threads_for(int64_t work) { return static_cast<int>(std::clamp<int64_t>((wor
 }  // namespace
 
 void rms_norm(const RmsNormArgs& args, void* stream) {
-  check_size(args.size, "the size of a row");
+  check_normed_size(args.size);
   if (args.num_rows == 0) return;
   if (args.size <= 512) {
-    launch(rms_norm_kernel<1>, "rms_norm", {grid_of((args.num_rows + 3) / 4), 128}, args, stream);
+    launch(rms_norm_kernel<1, 2>, "rms_norm", {grid_of((args.num_rows + 3) / 4), 128}, args, stream);
   } else {
-    launch(rms_norm_kernel<16>, "rms_norm", {grid_of(args.num_rows), 512}, args, stream);
+    const auto kernel = args.size <= 4096 ? rms_norm_kernel<16, 1> : args.size <= 8192 ? rms_norm_kernel<16, 2> : rms_norm_kernel<16, 8>;
+    launch(kernel, "rms_norm", {grid_of(args.num_rows), 512}, args, stream);
   }
 }
 
 void add_rms_norm(const AddRmsNormArgs& args, void* stream) {
-  check_size(args.size, "the size of a row");
+  check_normed_size(args.size);
   if (args.num_rows == 0) return;
-  launch(add_rms_norm_kernel<16>, "add_rms_norm", {grid_of(args.num_rows), 512}, args, stream);
+  const auto kernel = args.size <= 4096 ? add_rms_norm_kernel<16, 1> : args.size <= 8192 ? add_rms_norm_kernel<16, 2> : add_rms_norm_kernel<16, 8>;
+  launch(kernel, "add_rms_norm", {grid_of(args.num_rows), 512}, args, stream);
 }
 
 void rotary_embedding(const RotaryEmbeddingArgs& args, void* stream) {

@@ -42,7 +42,19 @@ def linear_stream(
     counters: Tensor,
     stream: int,
 ) -> None: ...
-def linear_batch(x: Tensor, weight: Tensor, bias: Tensor | None, epilogue: int, out: Tensor, stream: int) -> None: ...
+def linear_batch(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    epilogue: int,
+    squares: Tensor | None,
+    eps: float,
+    next_norm: Tensor | None,
+    next_x: Tensor | None,
+    next_squares: Tensor | None,
+    out: Tensor,
+    stream: int,
+) -> None: ...
 def why_no_linear_batch(n: int, k: int) -> str | None: ...
 def decode_attention(
     query: Tensor,

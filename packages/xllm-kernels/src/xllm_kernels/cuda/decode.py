@@ -33,6 +33,17 @@ class Epilogue(IntEnum):
     """Takes the first half of the outputs as gates of the second."""
 
 
+class UnfinishedNorm:
+    """RMS norms of up to `BATCHED_ROWS` rows [B, H] between two calls of `linear_batch`: one leaves them, the next ones finish them."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        """Room for norms of `rows`, H a multiple of 64."""
+        self.x = torch.empty_like(rows)
+        """[B, H], the rows times the norm's weight."""
+        self.squares = torch.empty(rows.shape[1] // 64, BATCHED_ROWS, dtype=torch.float32, device=rows.device)
+        """Sums of squares of each row's pieces of 64 numbers."""
+
+
 class Workspace:
     """Scratch memory of the kernels here on one device."""
 
@@ -93,13 +104,35 @@ def why_no_linear_batch(n: int, k: int) -> str | None:
 
 
 def linear_batch(
-    x: torch.Tensor, weight: torch.Tensor, *, out: torch.Tensor, epilogue: Epilogue, bias: torch.Tensor | None = None
+    x: torch.Tensor | UnfinishedNorm,
+    weight: torch.Tensor,
+    *,
+    out: torch.Tensor,
+    epilogue: Epilogue,
+    bias: torch.Tensor | None = None,
+    eps: float = 0.0,
+    next_norm: tuple[torch.Tensor, UnfinishedNorm] | None = None,
 ) -> None:
     """out = epilogue(x weight^T + bias), all bfloat16: x [B, k] with B at most 64, weight [n, k], out [B, n] ([B, n / 2] gated).
 
-    As `linear_stream`, by tensor cores that read both from shared memory: for rows so many that its way is bound by instructions.
+    As `linear_stream`, by tensor cores that read both from shared memory: for rows so many that its way is bound by instructions. An
+    unfinished norm as x is finished with `eps`; `next_norm`, (weight [n], where), is left with `ADD_RESIDUAL`; both up to 32 rows.
     """
-    _C_cuda.linear_batch(x, weight, bias, epilogue, out, current_stream())
+    rows, squares = (x.x, x.squares) if isinstance(x, UnfinishedNorm) else (x, None)
+    norm_weight, left = (None, None) if next_norm is None else next_norm
+    _C_cuda.linear_batch(
+        rows,
+        weight,
+        bias,
+        epilogue,
+        squares,
+        eps,
+        norm_weight,
+        None if left is None else left.x,
+        None if left is None else left.squares,
+        out,
+        current_stream(),
+    )
 
 
 def most_rows(n: int, k: int, epilogue: Epilogue) -> int:

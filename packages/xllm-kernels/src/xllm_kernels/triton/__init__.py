@@ -1,8 +1,9 @@
 """The operations once more in Triton: a second source for GPUs that the CUDA kernels are not built for. Imports torch and triton.
 
 `rows` has what works on rows, `images` what diffusion transformers need, `vision` what vision towers need, `decode_attention` and
-`prefill_attention` attend over the paged cache. All are bfloat16 or float16 in and out, computed in float32. Kernels start on torch's current stream and return without
-waiting; each is compiled when it is first called with its sizes, in a second or two; Triton keeps what it compiled on disk.
+`prefill_attention` attend over the paged cache. All are bfloat16 or float16 in and out, computed in float32. Kernels start on
+torch's current stream and return without waiting; each is compiled when it is first called with its sizes, in a second or two;
+Triton keeps what it compiled on disk.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@
 
 namespace xllm::kernels::cuda {
 
-// out = epilogue(x W^T + bias), all bfloat16, accumulated in float32; epilogues as for linear_stream.
+// out = epilogue(scale x W^T + bias), all bfloat16, accumulated in float32; epilogues as for linear_stream. `scale` is 1, or with
+// `squares` 1 / sqrt(mean of squares + eps) of each row. With add_residual and `next_norm`, next_x = out * next_norm and next_squares
+// are left for the product after an RMS norm of out, at most 32 rows.
 struct LinearBatchArgs {
   const void* x;       // [batch, k]
   const void* weight;  // [n, k]
@@ -19,6 +21,11 @@ struct LinearBatchArgs {
   Epilogue epilogue;
   int row_tiles = 0;   // 64 rows of the weight each, that a block takes, and parts of k that blocks of a cluster take: for trials;
   int splits = 0;      // both 0 chooses
+  const float* squares = nullptr;   // [k / 64, 32]: parts of the sums of squares of each row, as next_squares
+  float eps = 0.f;
+  const void* next_norm = nullptr;  // [n]
+  void* next_x = nullptr;           // [batch, n]
+  float* next_squares = nullptr;    // [n / 64, 32]
 };
 
 constexpr int kLinearBatchMaxBatch = 64;

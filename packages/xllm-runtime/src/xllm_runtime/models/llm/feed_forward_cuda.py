@@ -16,6 +16,7 @@ from xllm_runtime.layers.linear import Linear
 from xllm_runtime.models.llm.llama import LlamaMLP
 
 if TYPE_CHECKING:
+    from xllm_kernels.cuda.decode import UnfinishedNorm
     from xllm_kernels.cuda.experts import Routing
 
 
@@ -78,6 +79,17 @@ class DenseFeedForward:
             out=hidden,
             epilogue=kinds.ADD_RESIDUAL,
         )
+
+    def join(
+        self, norm: UnfinishedNorm, hidden: torch.Tensor, next_norm_weight: torch.Tensor | None, eps: float
+    ) -> None:
+        """hidden += network(`norm` finished); leave the norm after it in `norm`, if one follows. 9 to 32 rows, two kernels."""
+        kinds = self._decode.Epilogue
+        gated = hidden.new_empty(len(hidden), self._inner)
+        gate_up, down = plain_weight(self._gate_up), plain_weight(self._down)
+        self._decode.linear_batch(norm, gate_up, out=gated, epilogue=kinds.SILU_AND_MUL, eps=eps)
+        following = None if next_norm_weight is None else (next_norm_weight, norm)
+        self._decode.linear_batch(gated, down, out=hidden, epilogue=kinds.ADD_RESIDUAL, next_norm=following)
 
     def batch(self, rows: AttendedRows, residual: torch.Tensor, eps: float) -> torch.Tensor:
         """See `DecodeFeedForward.batch`."""

@@ -1,11 +1,12 @@
 """A decode step of the Llama family on a GPU, from token ids to the most probable tokens, in as few kernels as there are.
 
-Up to 8 rows, five kernels a layer, up to 32 seven, each reading its weights or its KV at memory speed:
+Up to 32 rows, five kernels a layer, each reading its weights or its KV at memory speed:
 
     qkv = norm(hidden) W_qkv        attended = attention(norm, rotate, write KV)      hidden += attended W_o
     gated = silu_and_mul(norm(hidden) W_gate_up)                                      hidden += gated W_down
 
-(seven where a layer has experts: `feed_forward_cuda`). More rows multiply in cuBLAS, eight kernels a layer. Every tensor that
+(seven where a layer has experts: `feed_forward_cuda`). Up to 8 rows, products norm what they read; from 9 on, a product leaves for the
+next what its norm needs. More rows multiply in cuBLAS, eight kernels a layer. Every tensor that
 outlives a call is the caller's, nothing waits for the device, nothing is read back: a call can be captured in a CUDA graph.
 Knows nothing of graphs, batches or sampling.
 """
@@ -30,10 +31,7 @@ from xllm_runtime.models.llm.feed_forward_cuda import (
 from xllm_runtime.models.llm.llama import LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP
 
 if TYPE_CHECKING:
-    from xllm_kernels.cuda.decode import Epilogue
-
-STREAMED_HEAD_ROWS = 8
-"""Beyond, cuBLAS multiplies by a matrix as large as the head just as fast."""
+    from xllm_kernels.cuda.decode import Epilogue, UnfinishedNorm
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,9 @@ class LlamaDecodeStep:
     def __call__(self, rows: DecodeRows, max_seq_len: int) -> None:
         """Write KV of the new tokens, logits, the most probable tokens. `max_seq_len` bounds seq_lens."""
         hidden = F.embedding(rows.token_ids, self._model.embed_tokens.weight)
-        if len(hidden) <= self._streamed_rows:
+        if self._decode.STREAMED_ROWS < len(hidden) <= self._streamed_rows:
+            self._run_joined(hidden, rows, max_seq_len)
+        elif len(hidden) <= self._streamed_rows:
             self._run_streamed(hidden, rows, max_seq_len)
         else:
             self._run_batched(hidden, rows, max_seq_len)
@@ -161,12 +161,34 @@ class LlamaDecodeStep:
             self._linear(attended, attention.o_proj, hidden, kinds.ADD_RESIDUAL)
             network.stream(hidden, layer.post_attention_layernorm.weight, eps)
         head, norm_weight = self._model.head.weight, self._model.norm.weight
-        if num_rows > STREAMED_HEAD_ROWS:
-            torch.mm(self._ops.rms_norm(hidden, norm_weight, eps), head.t(), out=rows.logits)
-        else:
-            self._decode.linear_stream(
-                hidden, head, self._workspace, out=rows.logits, epilogue=kinds.NONE, norm_weight=norm_weight, eps=eps
+        self._decode.linear_stream(
+            hidden, head, self._workspace, out=rows.logits, epilogue=kinds.NONE, norm_weight=norm_weight, eps=eps
+        )
+
+    def _run_joined(self, hidden: torch.Tensor, rows: DecodeRows, max_seq_len: int) -> None:
+        args, kinds = self._model.args, self._decode.Epilogue
+        eps, num_rows = args.rms_norm_eps, len(hidden)
+        qkv = hidden.new_empty(num_rows, (args.num_heads + 2 * args.num_kv_heads) * args.head_dim)
+        attended = hidden.new_empty(num_rows, args.num_heads * args.head_dim)
+        norm = self._decode.UnfinishedNorm(hidden)
+        x: torch.Tensor | UnfinishedNorm = self._ops.rms_norm(hidden, self._layers[0].input_layernorm.weight, eps)
+        next_weights = [layer.input_layernorm.weight for layer in self._layers[1:]] + [None]
+        for layer, network, next_weight in zip(self._layers, self._networks, next_weights, strict=True):
+            qkv_proj, o_proj = layer.self_attn.qkv_proj, layer.self_attn.o_proj
+            self._decode.linear_batch(x, qkv_proj.weight, out=qkv, epilogue=kinds.NONE, bias=qkv_proj.bias, eps=eps)
+            self._attend(layer, qkv, attended, rows, max_seq_len)
+            self._decode.linear_batch(
+                attended,
+                o_proj.weight,
+                out=hidden,
+                epilogue=kinds.ADD_RESIDUAL,
+                bias=o_proj.bias,
+                next_norm=(layer.post_attention_layernorm.weight, norm),
             )
+            cast("DenseFeedForward", network).join(norm, hidden, next_weight, eps)
+            x = norm
+        normed = self._ops.rms_norm(hidden, self._model.norm.weight, eps)
+        torch.mm(normed, self._model.head.weight.t(), out=rows.logits)
 
     def _run_batched(self, hidden: torch.Tensor, rows: DecodeRows, max_seq_len: int) -> None:
         args, ops = self._model.args, self._ops
