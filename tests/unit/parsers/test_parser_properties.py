@@ -146,6 +146,13 @@ def test_cuts_change_no_tool_calls(name: str, data: st.DataObject) -> None:
     assert parse_calls(name, pieces_of(text, cuts)) == whole
 
 
+@pytest.mark.parametrize("name", TOOL_PARSERS)
+def test_marks_that_follow_one_another_may_be_cut(name: str) -> None:
+    for first, second, third in itertools.product(MARKS[name], repeat=3):
+        text = f"{MARKS[name][0]}search{first}{second}{third}"
+        assert parse_calls(name, list(text)) == parse_calls(name, [text])
+
+
 @pytest.mark.parametrize("name", sorted({REASONING_PARSERS.resolve(name) for name in REASONING_PARSERS.names}))
 @settings(deadline=None, max_examples=100)
 @given(data=st.data())

@@ -113,6 +113,16 @@ class TextScanner:
         rest = self._text[self._position : self._position + len(tag)]
         return None if not self.is_ended and tag.startswith(rest) else False
 
+    def match_first(self, tags: tuple[str, ...]) -> tuple[str | None, bool]:
+        """Read the one of `tags` that comes next, and only that: (it, whether one may still come when none does)."""
+        may_come = False
+        for tag in tags:
+            met = self.match(tag)
+            if met:
+                return tag, False
+            may_come |= met is None
+        return None, may_come
+
     def starts_with(self, tags: tuple[str, ...]) -> bool:
         """Whether one of `tags` comes next; it is not read."""
         return self._text.startswith(tags, self._position)

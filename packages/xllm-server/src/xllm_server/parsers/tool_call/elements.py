@@ -136,11 +136,11 @@ class ElementParser(ToolCallStateMachine):
                 self._text.record(self.form.call)
             self._state = self._read_name
             return True
-        ends = [self._text.match(end) for end in self.form.wrapper_ends]
-        if any(ends) and not self._text.is_recording:
+        end, may_come = self._text.match_first(self.form.wrapper_ends)
+        if end is not None and not self._text.is_recording:
             self._state = self.read_content
             return True
-        if met is None or (None in ends and not any(ends)):
+        if met is None or may_come:
             return False
         return self._give_up_call()
 
@@ -156,9 +156,8 @@ class ElementParser(ToolCallStateMachine):
         if not form.name_end:
             self._text.take_while(WHITESPACE)
         ends = (form.name_end,) if form.name_end else (form.parameter, form.call_end)
-        met = [(end, self._text.match(end)) for end in ends]
-        end = next((end for end, is_met in met if is_met), None)
-        if end is None and any(is_met is None for _, is_met in met):
+        end, may_come = self._text.match_first(ends)
+        if may_come:
             return False
         if end is None or not 0 < len(self._name) <= LONGEST_NAME:
             return self._give_up_call()
