@@ -57,7 +57,7 @@ def test_b77_a_mixed_crowd_leaves_the_counts_right(server: ServerProcess) -> Non
     def one(number: int) -> str:
         kind = draw.choice(["good", "good", "bad", "failing", "leaving"])
         if kind == "leaving":
-            body = {"prompt": script(SLOW, *[b"x"] * 40), "max_tokens": 40, "stream": True}
+            body = {"prompt": script(SLOW, *[b"x"] * 120), "max_tokens": 120, "stream": True}
             server.hang_up_during("/v1/completions", body, after_bytes=300)
         else:
             fields = {"good": {}, "bad": {"temperature": 9}, "failing": {"prompt": script(b"a", RAISE)}}[kind]
