@@ -196,16 +196,11 @@ def test_a_norm_between_two_products(num_rows, hidden, inner):
     assert error_of(gated, torch.nn.functional.silu(gate) * up) < 1e-2
 
 
-@pytest.mark.parametrize("num_rows", [3, 20, 32])
-def test_products_of_few_rows_by_whichever_kernel_serves(num_rows, workspace):
-    from xllm_kernels.cuda.decode import Epilogue, linear, most_rows
+def test_rows_that_products_take():
+    from xllm_kernels.cuda.decode import Epilogue, most_rows
 
-    x, weight, norm = normal(num_rows, 4096), normal(1024, 4096, scale=0.02), normal(4096)
     assert most_rows(1024, 4096, Epilogue.NONE) == 32
     assert most_rows(1024, 100, Epilogue.NONE) == 0
-    out = poisoned(num_rows, 1024)
-    linear(x, weight, workspace, out=out, epilogue=Epilogue.NONE, norm_weight=norm, eps=1e-6)
-    assert error_of(out, normed(x, norm, 1e-6) @ weight.double().t()) < 1e-2
 
 
 def test_linear_batch_refuses_what_it_cannot_do():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,6 +16,9 @@ from xllm_runtime.executor.eager import EagerExecutor
 from xllm_runtime.layers.quantised_linear import QuantisedLinear
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
 from xllm_runtime.weights.dummy import fill_dummy_weights
+
+if TYPE_CHECKING:
+    from xllm_kernels.cuda.decode import Epilogue
 
 pytestmark = pytest.mark.gpu
 KINDS = ("float8", "float8 in blocks", "int8", "int4")
@@ -62,7 +66,7 @@ def check_product(
     matrix: QuantisedMatrix,
     plain: torch.Tensor,
     x: torch.Tensor,
-    epilogue: int,
+    epilogue: Epilogue,
     norm: torch.Tensor | None,
     configuration: int,
 ) -> None:
@@ -88,7 +92,7 @@ def check_product(
         out = torch.randn_like(out)
         expected += out.double()
     quantised_stream(
-        x, matrix, workspace, out=out, epilogue=Epilogue(epilogue), norm_weight=norm, bias=bias, eps=1e-5,
+        x, matrix, workspace, out=out, epilogue=epilogue, norm_weight=norm, bias=bias, eps=1e-5,
         configuration=configuration,
     )  # fmt: skip
     assert error_of(out, expected) < 8e-3, (n, matrix.k, rows, epilogue)
@@ -101,13 +105,14 @@ PRODUCT_SIZES = ((256, 128), (64, 512), (192, 1152), (6144, 4096), (1024, 3072),
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_of_few_rows(kind, dtype):
+    from xllm_kernels.cuda.decode import Epilogue as Kinds
     from xllm_kernels.cuda.quantised import quantised_stream_norms
 
     for n, k in PRODUCT_SIZES:
         matrix = matrix_of(kind, n, k)
         plain = numbers(matrix, torch.float64)
         for rows in (1, 2, 5, 8, 9, 16, 27, 32):
-            for epilogue in range(3):
+            for epilogue in Kinds:
                 x = torch.randn(rows, k, device="cuda", dtype=dtype)
                 norm = torch.randn(k, device="cuda", dtype=dtype) if quantised_stream_norms(rows, k) else None
                 check_product(matrix, plain, x, epilogue, norm, 0)
@@ -117,11 +122,13 @@ def test_products_of_few_rows(kind, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_straight_to_registers(kind, dtype, depth):
+    from xllm_kernels.cuda.decode import Epilogue as Kinds
+
     for n, k in (*PRODUCT_SIZES, (16, 128), (4096, 12288)):
         matrix = matrix_of(kind, n, k)
         plain = numbers(matrix, torch.float64)
         for rows in (1, 2, 4) if k > 4096 else (1, 2, 5, 8):
-            for epilogue in range(3):
+            for epilogue in Kinds:
                 x = torch.randn(rows, k, device="cuda", dtype=dtype)
                 for norm in [None] if rows > 1 else [None, torch.randn(k, device="cuda", dtype=dtype)]:
                     check_product(matrix, plain, x, epilogue, norm, depth)

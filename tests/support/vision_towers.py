@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,20 +19,20 @@ SIDES = [(84, 140), (112, 56), (84, 140)]
 """Pixels of the pictures, whole merge units of 28."""
 
 
-def vision_args(**changes: object) -> VisionArgs:
+def vision_args(**changes: Any) -> VisionArgs:
     """Return a small tower's arguments."""
-    numbers: dict[str, object] = {
-        "depth": 3,
-        "hidden_size": 320,
-        "intermediate_size": 430,
-        "num_heads": 4,
-        "out_size": 256,
-        "patch_size": 14,
-        "temporal_patch_size": 2,
-        "merge_size": 2,
-        "activation": "silu",
-    }
-    return VisionArgs(**{**numbers, **changes})  # type: ignore[arg-type]
+    args = VisionArgs(
+        depth=3,
+        hidden_size=320,
+        intermediate_size=430,
+        num_heads=4,
+        out_size=256,
+        patch_size=14,
+        temporal_patch_size=2,
+        merge_size=2,
+        activation="silu",
+    )
+    return replace(args, **changes)
 
 
 def _tower(kind: str, dtype: torch.dtype) -> nn.Module:

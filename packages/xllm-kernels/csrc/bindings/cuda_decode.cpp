@@ -8,21 +8,6 @@ namespace xllm::bindings::cuda {
 
 namespace device = kernels::cuda;
 
-namespace {
-
-// One position a row, or nullptr for None.
-const int32_t* positions_of(Handle object, int64_t batch) {
-  if (object.is_none()) return nullptr;
-  const DeviceTensor positions(object, "positions");
-  positions.expect_scalar(Scalar::int32);
-  positions.expect_dims(1);
-  positions.expect_size(0, batch, "the rows of query");
-  positions.expect_dense_from(0);
-  return positions.as<int32_t>();
-}
-
-}  // namespace
-
 void linear_stream(Handle x_object, Handle weight_object, Handle norm_weight_object, Handle bias_object, double eps,
                    int epilogue, Handle out_object, Handle workspace_object, Handle counters_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), weight(weight_object, "weight"), out(out_object, "out");
@@ -117,17 +102,6 @@ void expect_cache(const DeviceTensor& cache, const DeviceTensor& key) {
   cache.expect_dense_from(0);
   cache.expect_size(2, key.size(1), "the kv heads of key");
   cache.expect_size(3, key.size(2), "the head size of key");
-}
-
-// The table of angles, or nullptr for None.
-const float* angles_of(nanobind::handle object, int64_t head_dim) {
-  if (object.is_none()) return nullptr;
-  const DeviceTensor table(object, "cos_sin_cache");
-  table.expect_scalar(Scalar::float32);
-  table.expect_dims(2);
-  table.expect_size(1, head_dim, "the head size of query");
-  table.expect_dense_from(0);
-  return table.as<float>();
 }
 
 }  // namespace

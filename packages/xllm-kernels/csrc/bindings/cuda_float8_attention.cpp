@@ -8,16 +8,15 @@ namespace device = kernels::cuda;
 
 namespace {
 
-// A dense vector of `size` numbers of `scalar`, or nullptr for None.
-template <class T>
-const T* vector_of(Handle object, const char* name, Scalar scalar, int64_t size) {
+// A norm's weight in the type of query, or nullptr for None.
+const void* norm_of(Handle object, const char* name, const DeviceTensor& query) {
   if (object.is_none()) return nullptr;
-  const DeviceTensor vector(object, name);
-  vector.expect_scalar(scalar);
-  vector.expect_dims(1);
-  vector.expect_size(0, size, "the sizes of query");
-  vector.expect_dense_from(0);
-  return static_cast<const T*>(vector.memory());
+  const DeviceTensor weight(object, name);
+  weight.expect_scalar(query.scalar());
+  weight.expect_dims(1);
+  weight.expect_size(0, query.size(2), "the head size of query");
+  weight.expect_dense_from(0);
+  return weight.memory();
 }
 
 // Four numbers of 8 bits a word.
@@ -29,16 +28,6 @@ void expect_words(const DeviceTensor& cache, const DeviceTensor& key) {
   cache.expect_size(3, key.size(2) / 4, "a quarter of the head size of key");
 }
 
-const float* table_of(Handle object, int64_t head_dim) {
-  if (object.is_none()) return nullptr;
-  const DeviceTensor table(object, "cos_sin_cache");
-  table.expect_scalar(Scalar::float32);
-  table.expect_dims(2);
-  table.expect_size(1, head_dim, "the head size of query");
-  table.expect_dense_from(0);
-  return table.as<float>();
-}
-
 }  // namespace
 
 void float8_attention(Handle query_object, Handle key_object, Handle value_object, Handle q_norm, Handle k_norm, Handle cos_sin,
@@ -47,7 +36,7 @@ void float8_attention(Handle query_object, Handle key_object, Handle value_objec
                       Handle workspace_object, Handle counters_object, uintptr_t stream) {
   const DeviceTensor query(query_object, "query"), key(key_object, "key"), value(value_object, "value"), out(out_object, "out");
   const DeviceTensor key_cache(key_cache_object, "key_cache"), value_cache(value_cache_object, "value_cache");
-  const DeviceTensor tables(tables_object, "block_tables");
+  const DeviceTensor tables(tables_object, "block_tables"), lengths(lengths_object, "seq_lens");
   if (query.scalar() != Scalar::bfloat16 && query.scalar() != Scalar::float16) fail("query must be bfloat16 or float16");
   for (const DeviceTensor* tensor : {&query, &key, &value, &out}) {
     tensor->expect_scalar(query.scalar());
@@ -70,8 +59,9 @@ void float8_attention(Handle query_object, Handle key_object, Handle value_objec
   tables.expect_dense_from(0);
   const int64_t key_stride = key.row_stride(key.size(1) * head_dim);
   if (value.row_stride(value.size(1) * head_dim) != key_stride) fail("key and value must have one row stride");
-  const int32_t* seq_lens = vector_of<int32_t>(lengths_object, "seq_lens", Scalar::int32, batch);
-  if (seq_lens == nullptr) fail("seq_lens must be given");
+  lengths.expect_scalar(Scalar::int32);
+  lengths.expect_dims(1);
+  lengths.expect_size(0, batch, "the rows of query");
   const Workspace workspace = workspace_of(workspace_object, counters_object);
   device::float8_attention(
       {.attention = {.q = query.memory(),
@@ -79,14 +69,14 @@ void float8_attention(Handle query_object, Handle key_object, Handle value_objec
                      .v = value.memory(),
                      .q_row_stride = query.row_stride(query.size(1) * head_dim),
                      .kv_row_stride = key_stride,
-                     .q_norm = vector_of<void>(q_norm, "q_norm", query.scalar(), head_dim),
-                     .k_norm = vector_of<void>(k_norm, "k_norm", query.scalar(), head_dim),
-                     .cos_sin = table_of(cos_sin, head_dim),
+                     .q_norm = norm_of(q_norm, "q_norm", query),
+                     .k_norm = norm_of(k_norm, "k_norm", query),
+                     .cos_sin = angles_of(cos_sin, head_dim),
                      .key_cache = key_cache.memory(),
                      .value_cache = value_cache.memory(),
                      .block_tables = tables.as<int32_t>(),
-                     .seq_lens = seq_lens,
-                     .positions = vector_of<int32_t>(positions, "positions", Scalar::int32, batch),
+                     .seq_lens = lengths.as<int32_t>(),
+                     .positions = positions_of(positions, batch),
                      .out = out.memory(),
                      .workspace = workspace.memory,
                      .workspace_size = workspace.size,

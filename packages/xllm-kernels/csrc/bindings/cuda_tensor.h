@@ -55,6 +55,28 @@ inline void expect_heads(const DeviceTensor& tensor) {
   tensor.expect_dense_from(1);
 }
 
+// The table of angles, or nullptr for None.
+inline const float* angles_of(nanobind::handle object, int64_t head_dim) {
+  if (object.is_none()) return nullptr;
+  const DeviceTensor table(object, "cos_sin_cache");
+  table.expect_scalar(Scalar::float32);
+  table.expect_dims(2);
+  table.expect_size(1, head_dim, "the head size of query");
+  table.expect_dense_from(0);
+  return table.as<float>();
+}
+
+// One position a row, or nullptr for None.
+inline const int32_t* positions_of(nanobind::handle object, int64_t batch) {
+  if (object.is_none()) return nullptr;
+  const DeviceTensor positions(object, "positions");
+  positions.expect_scalar(Scalar::int32);
+  positions.expect_dims(1);
+  positions.expect_size(0, batch, "the rows of query");
+  positions.expect_dense_from(0);
+  return positions.as<int32_t>();
+}
+
 inline void* as_stream(uintptr_t stream) { return reinterpret_cast<void*>(stream); }
 
 }  // namespace xllm::bindings::cuda

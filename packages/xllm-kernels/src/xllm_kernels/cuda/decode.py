@@ -11,14 +11,14 @@ from functools import cache
 import torch
 
 from xllm_kernels import _C_cuda
-from xllm_kernels.cuda.ops import current_stream, rms_norm
+from xllm_kernels.cuda.ops import current_stream
 
 LINEAR_STREAM_MAX_BATCH: int = _C_cuda.LINEAR_STREAM_MAX_BATCH
 """Rows that `linear_stream` takes at most."""
 LINEAR_BATCH_MAX_BATCH: int = _C_cuda.LINEAR_BATCH_MAX_BATCH
 """Rows that `linear_batch` takes at most."""
 STREAMED_ROWS, BATCHED_ROWS = 8, 32
-"""Up to which `linear` streams, and takes `linear_batch`; measured, see the comments of the kernels."""
+"""Up to which `linear_stream` is the faster one, and `linear_batch` after it; measured, see the comments of the kernels."""
 WORKSPACE_FLOATS = 4 * 2**20
 WORKSPACE_COUNTERS = 2**16
 
@@ -136,30 +136,10 @@ def linear_batch(
 
 
 def most_rows(n: int, k: int, epilogue: Epilogue) -> int:
-    """How many rows `linear` takes for a weight [n, k]; 0 for none."""
+    """How many rows of a step `linear_stream`, then `linear_batch` take for a weight [n, k]; 0 for none."""
     if why_no_linear_stream(n, k, epilogue) is not None:
         return 0
     return STREAMED_ROWS if why_no_linear_batch(n, k) is not None else BATCHED_ROWS
-
-
-def linear(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    workspace: Workspace,
-    *,
-    out: torch.Tensor,
-    epilogue: Epilogue,
-    norm_weight: torch.Tensor | None = None,
-    bias: torch.Tensor | None = None,
-    eps: float = 0.0,
-) -> None:
-    """`linear_stream` of up to `most_rows` rows: where that does not serve so many, `linear_batch` after the norm."""
-    if len(x) <= STREAMED_ROWS:
-        linear_stream(x, weight, workspace, out=out, epilogue=epilogue, norm_weight=norm_weight, bias=bias, eps=eps)
-        return
-    if norm_weight is not None:
-        x = rms_norm(x, norm_weight, eps)
-    linear_batch(x, weight, out=out, epilogue=epilogue, bias=bias)
 
 
 def decode_attention(

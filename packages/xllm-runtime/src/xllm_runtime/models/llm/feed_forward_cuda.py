@@ -63,7 +63,7 @@ class DenseFeedForward:
         """See `DecodeFeedForward.stream`: two kernels."""
         kinds = self._decode.Epilogue
         gated = hidden.new_empty(len(hidden), self._inner)
-        self._decode.linear(
+        self._decode.linear_stream(
             hidden,
             plain_weight(self._gate_up),
             self._workspace,
@@ -72,7 +72,7 @@ class DenseFeedForward:
             norm_weight=norm_weight,
             eps=eps,
         )
-        self._decode.linear(
+        self._decode.linear_stream(
             gated,
             plain_weight(self._down),
             self._workspace,

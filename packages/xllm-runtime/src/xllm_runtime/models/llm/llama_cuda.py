@@ -213,7 +213,7 @@ class LlamaDecodeStep:
         norm_weight: torch.Tensor | None = None,
         eps: float = 0.0,
     ) -> None:
-        self._decode.linear(
+        self._decode.linear_stream(
             x,
             linear.weight,
             self._workspace,

@@ -7,7 +7,7 @@ device, nothing is read back: a call can be captured in a CUDA graph. Knows noth
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -78,7 +78,9 @@ class LlamaWideStep:
         self._workspace = decode.shared_workspace(model.embed_tokens.weight.device)
         self._operations = model.operations
         self._dtype = model.embed_tokens.weight.dtype
-        self._attention = select_attention(model)
+        self._attention: FusedAttention | PortableAttention = (
+            FusedAttention(model) if FusedAttention.serves(model) else PortableAttention(model)
+        )
 
     @torch.inference_mode()
     def __call__(self, rows: DecodeRows, max_seq_len: int) -> None:
@@ -179,78 +181,29 @@ class LlamaWideStep:
         best.copy_(most)
 
 
-def select_attention(model: LlamaForCausalLM) -> FusedAttention | Float8Attention | PortableAttention:
-    """Return the CUDA kernel of the cache's type where it serves, else Triton's."""
-    if FusedAttention.serves(model):
-        return FusedAttention(model)
-    return Float8Attention(model) if Float8Attention.serves(model) else PortableAttention(model)
-
-
 class FusedAttention:
-    """Attention of single tokens by the CUDA kernel: norm, rotation, KV write and attention in one; bfloat16 throughout."""
+    """Attention of single tokens by the CUDA kernel of the cache's type: norm, rotation, KV write and attention in one.
+
+    A cache of 8 bits goes with bfloat16 or float16, any other with bfloat16.
+    """
 
     def __init__(self, model: LlamaForCausalLM) -> None:
-        from xllm_kernels.cuda import decode
+        from xllm_kernels.cuda import decode, float8_attention
 
-        self._model, self._decode = model, decode
+        self._model, self._has_scales = model, model.keeps_kv_in_8_bits
+        self._attend = float8_attention.float8_attention if self._has_scales else decode.decode_attention
         self._workspace = decode.shared_workspace(model.embed_tokens.weight.device)
 
     @classmethod
     def serves(cls, model: LlamaForCausalLM) -> bool:
         """Whether types and sizes suit the kernel."""
         from xllm_kernels.cuda.decode import why_no_decode_attention
-
-        args = model.args
-        if model.embed_tokens.weight.dtype != torch.bfloat16 or model.keeps_kv_in_8_bits:
-            return False
-        return not why_no_decode_attention(args.num_heads, args.num_kv_heads, args.head_dim, BLOCK_SIZE_STEP)
-
-    def begin(self, rows: DecodeRows) -> None:
-        """Nothing is shared by the layers of a step."""
-
-    def attend(self, layer: LlamaDecoderLayer, qkv: torch.Tensor, rows: DecodeRows, max_seq_len: int) -> torch.Tensor:
-        """[B, (Hq + 2 Hk) D] -> [B, Hq D]."""
-        args, attention = self._model.args, layer.self_attn
-        query, key, value = split_heads(attention, qkv, args.head_dim)
-        out = torch.empty(query.shape, dtype=qkv.dtype, device=qkv.device)
-        self._decode.decode_attention(
-            query,
-            key,
-            value,
-            attention.kv_cache,
-            rows.block_tables,
-            rows.seq_lens,
-            self._workspace,
-            out=out,
-            scale=args.head_dim**-0.5,
-            max_seq_len=max_seq_len,
-            cos_sin_cache=self._model.rotary.cos_sin_cache,
-            positions=rows.positions,
-            q_norm=None if attention.q_norm is None else attention.q_norm.weight,
-            k_norm=None if attention.k_norm is None else attention.k_norm.weight,
-            eps=args.rms_norm_eps,
-        )
-        return out.flatten(1)
-
-
-class Float8Attention:
-    """Attention of single tokens over a cache of 8 bits by the CUDA kernel, all fused as in `FusedAttention`."""
-
-    def __init__(self, model: LlamaForCausalLM) -> None:
-        from xllm_kernels.cuda import decode, float8_attention
-
-        self._model, self._attend = model, float8_attention.float8_attention
-        self._workspace = decode.shared_workspace(model.embed_tokens.weight.device)
-
-    @classmethod
-    def serves(cls, model: LlamaForCausalLM) -> bool:
-        """Whether types and sizes suit the kernel."""
         from xllm_kernels.cuda.float8_attention import why_no_float8_attention
 
-        args = model.args
-        if not model.keeps_kv_in_8_bits:
+        if not model.keeps_kv_in_8_bits and model.embed_tokens.weight.dtype != torch.bfloat16:
             return False
-        return not why_no_float8_attention(args.num_heads, args.num_kv_heads, args.head_dim, BLOCK_SIZE_STEP)
+        explain = why_no_float8_attention if model.keeps_kv_in_8_bits else why_no_decode_attention
+        return not explain(model.args.num_heads, model.args.num_kv_heads, model.args.head_dim, BLOCK_SIZE_STEP)
 
     def begin(self, rows: DecodeRows) -> None:
         """Nothing is shared by the layers of a step."""
@@ -260,6 +213,7 @@ class Float8Attention:
         args, attention = self._model.args, layer.self_attn
         query, key, value = split_heads(attention, qkv, args.head_dim)
         out = torch.empty(query.shape, dtype=qkv.dtype, device=qkv.device)
+        scales: dict[str, Any] = {"kv_scales": attention.kv_scales} if self._has_scales else {}
         self._attend(
             query,
             key,
@@ -271,12 +225,12 @@ class Float8Attention:
             out=out,
             scale=args.head_dim**-0.5,
             max_seq_len=max_seq_len,
-            kv_scales=attention.kv_scales,
             cos_sin_cache=self._model.rotary.cos_sin_cache,
             positions=rows.positions,
             q_norm=None if attention.q_norm is None else attention.q_norm.weight,
             k_norm=None if attention.k_norm is None else attention.k_norm.weight,
             eps=args.rms_norm_eps,
+            **scales,
         )
         return out.flatten(1)
 
