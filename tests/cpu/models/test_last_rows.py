@@ -8,7 +8,7 @@ import torch
 from support.decode_steps import StepMaker
 from xllm_framework.model import ModelArgs
 from xllm_runtime.attention.metadata import LastRows
-from xllm_runtime.executor.eager import attention_metadata, last_rows
+from xllm_runtime.executor.step_tensors import upload_step
 from xllm_runtime.models.llm.glm4 import Glm4ForCausalLM
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
 
@@ -34,8 +34,8 @@ def test_last_rows_are_those_of_all_rows(model: LlamaForCausalLM):
     maker = StepMaker(20, 16)
     tokens = torch.randint(0, 100, (200,)).tolist()
     for step in (maker.step([(0, tokens[:33]), (1, tokens[40:45])]), maker.step([(1, tokens[50:90]), (0, [7])])):
-        token_ids, positions = torch.from_numpy(step.token_ids).long(), torch.from_numpy(step.positions).long()
-        attention = attention_metadata(step, torch.device("cpu"))
+        tensors = upload_step(step, torch.device("cpu"))
+        token_ids, positions, attention = tensors.token_ids.long(), tensors.positions, tensors.attention
         with torch.inference_mode():
             everything = model.forward(token_ids, positions, attention)
             written = [cache.clone() for layer in model.decoder_layers() for cache in layer.self_attn.kv_cache]
@@ -49,5 +49,4 @@ def test_last_rows_are_those_of_all_rows(model: LlamaForCausalLM):
 
 def test_only_steps_of_prompts_on_a_gpu_end_early():
     step = StepMaker(20, 16).step([(0, list(range(100)))])
-    meta = attention_metadata(step, torch.device("cpu"))
-    assert last_rows(step, meta) is None
+    assert upload_step(step, torch.device("cpu"), takes_last=True).attention.last is None

@@ -60,6 +60,38 @@ class SamplingRows:
         """Whether every row takes its most probable token."""
         return not self.temperature.any()
 
+    def changed(self) -> npt.NDArray[np.int64]:
+        """Return the rows, rising, whose logits are changed before anything is drawn."""
+        rows = {row for row, _, _ in (*self.penalised, *self.logit_bias)} | {row for row, _ in self.banned}
+        if self.allowed is not None:
+            rows.update(self.allowed.rows.tolist())
+        return np.array(sorted(rows), np.int64)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> SamplingRows:
+        """Return the options of some rows, rising, which are numbered anew."""
+        place = {row: index for index, row in enumerate(rows.tolist())}
+        allowed = None
+        if self.allowed is not None:
+            is_taken = np.isin(self.allowed.rows, rows)
+            if is_taken.any():
+                allowed = AllowedTokens(np.searchsorted(rows, self.allowed.rows[is_taken]), self.allowed.bits[is_taken])
+        return SamplingRows(
+            temperature=self.temperature[rows],
+            top_p=self.top_p[rows],
+            top_k=self.top_k[rows],
+            min_p=self.min_p[rows],
+            seed=self.seed[rows],
+            step=self.step[rows],
+            num_logprobs=self.num_logprobs[rows],
+            presence_penalty=self.presence_penalty[rows],
+            frequency_penalty=self.frequency_penalty[rows],
+            repetition_penalty=self.repetition_penalty[rows],
+            penalised=[(place[row], prompt, output) for row, prompt, output in self.penalised if row in place],
+            logit_bias=[(place[row], ids, biases) for row, ids, biases in self.logit_bias if row in place],
+            banned=[(place[row], ids) for row, ids in self.banned if row in place],
+            allowed=allowed,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class GroupTables:

@@ -6,14 +6,16 @@ A step's sequences are told apart once, by the first layer. Knows nothing of mod
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from xllm_runtime.attention.backend import AttentionSpec
 from xllm_runtime.attention.metadata import AttentionMetadata, LastRows
 from xllm_runtime.attention.prompts_cuda import PrefillRows, choose_prompt_kernel, why_no_triton_prompts
+from xllm_runtime.platform.uploads import upload
 
 BLOCK_SIZE_STEP = 16
 """Blocks of other sizes than multiples of this are gathered for single tokens, too."""
@@ -155,35 +157,31 @@ class PagedCUDAAttention:
 
 def plan_step(metadata: AttentionMetadata, block_size: int) -> StepPlan:
     """Tell decodes from prefills."""
-    starts, lengths = metadata.lengths_on_host()
-    query_lens = [end - start for start, end in pairwise(starts)]
-    decodable = 1 if block_size % BLOCK_SIZE_STEP == 0 else 0
-    decoding = [row for row, length in enumerate(query_lens) if 0 < length <= decodable]
-    prefilling = [row for row, length in enumerate(query_lens) if length > decodable]
-    device = metadata.seq_lens.device
-    decodes = None
-    if decoding:
-        index = _tensor(decoding, torch.int64, device)
-        rows = _tensor([starts[row] for row in decoding], torch.int64, device)
-        decodes = DecodeRows(rows, metadata.block_tables[index], metadata.seq_lens[index])
-    prefills = None
-    if prefilling:
-        keys = [lengths[row] for row in prefilling]
-        queries = [query_lens[row] for row in prefilling]
-        is_all = len(prefilling) == len(query_lens)
-        index = _tensor([] if is_all else prefilling, torch.int64, device)
-        prefills = PrefillRows(
-            rows=_rows_of(prefilling, starts, device) if decoding else None,
-            query_start=_starts(queries, device),
-            key_start=_starts(keys, device),
-            max_query_len=max(queries),
-            max_key_len=max(keys),
-            has_own_keys=not decoding and keys == queries,
-            block_tables=metadata.block_tables if is_all else metadata.block_tables[index],
-            seq_lens=metadata.seq_lens if is_all else metadata.seq_lens[index],
-            lengths=keys,
-            block_size=block_size,
-        )
+    starts, lengths = (np.array(values, np.int64) for values in metadata.lengths_on_host())
+    query_lens = np.diff(starts)
+    is_prefill = query_lens > (1 if block_size % BLOCK_SIZE_STEP == 0 else 0)
+    decoding, prefilling = np.flatnonzero(~is_prefill & (query_lens > 0)), np.flatnonzero(is_prefill)
+    queries, keys = query_lens[prefilling], lengths[prefilling]
+    rows = np.flatnonzero(np.repeat(is_prefill, query_lens)) if len(decoding) else np.empty(0, np.int64)
+    arrays = (decoding, starts[decoding], prefilling, rows, _starts(queries), _starts(keys))
+    decode_index, decode_rows, index, prefill_rows, query_start, key_start = upload(arrays, metadata.seq_lens.device)
+    tables, seq_lens = metadata.block_tables, metadata.seq_lens
+    decodes = DecodeRows(decode_rows, tables[decode_index], seq_lens[decode_index]) if len(decoding) else None
+    if not len(prefilling):
+        return StepPlan(decodes, None)
+    is_all = len(prefilling) == len(query_lens)
+    prefills = PrefillRows(
+        rows=prefill_rows if len(decoding) else None,
+        query_start=query_start,
+        key_start=key_start,
+        max_query_len=int(queries.max()),
+        max_key_len=int(keys.max()),
+        has_own_keys=not len(decoding) and np.array_equal(keys, queries),
+        block_tables=tables if is_all else tables[index],
+        seq_lens=seq_lens if is_all else seq_lens[index],
+        lengths=keys.tolist(),
+        block_size=block_size,
+    )
     return StepPlan(decodes, prefills)
 
 
@@ -194,21 +192,8 @@ def _newest_slots(decodes: DecodeRows, block_size: int) -> torch.Tensor:
     return torch.where(decodes.seq_lens > 0, blocks * block_size + last % block_size, -1)
 
 
-def _rows_of(sequences: list[int], starts: list[int], device: torch.device) -> torch.Tensor:
-    """int64 [Q]: the rows of some sequences."""
-    return torch.cat([torch.arange(starts[row], starts[row + 1], device=device) for row in sequences])
-
-
-def _starts(lengths: list[int], device: torch.device) -> torch.Tensor:
-    total, starts = 0, [0]
-    for length in lengths:
-        total += length
-        starts.append(total)
-    return _tensor(starts, torch.int32, device)
-
-
-def _tensor(values: list[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype, device="cpu").to(device, non_blocking=True)
+def _starts(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    return np.concatenate(([0], lengths.cumsum())).astype(np.int32)
 
 
 def _missing_kernels(spec: AttentionSpec) -> list[str]:

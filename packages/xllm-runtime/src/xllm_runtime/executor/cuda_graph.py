@@ -24,6 +24,7 @@ from xllm_runtime.executor.cuda_graph_prompts import PromptGraphs, prompt_bucket
 from xllm_runtime.executor.decode_buckets import row_bucket, width_bucket
 from xllm_runtime.executor.eager import EagerExecutor
 from xllm_runtime.executor.interface import DecodedRows
+from xllm_runtime.executor.step_tensors import StepTensors
 from xllm_runtime.models.interface import CausalLM
 from xllm_runtime.models.llm.decode_step import select_decode_step
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
@@ -65,14 +66,12 @@ class CUDAGraphExecutor(EagerExecutor):
         self._prompts: PromptGraphs | None = None
         self._is_prepared = False
         self._block_size = 0
-        self._latest: torch.Tensor | None = None
-        """Tokens of the step before, int32, while a step is started that may name them by placeholders."""
 
     @torch.inference_mode()
     def decode(self, forward_input: ForwardInput) -> DecodedRows | None:
         """See `Executor.decode`."""
         asks_for_more = forward_input.prompt_logprobs or forward_input.pooled or forward_input.media is not None
-        if asks_for_more or not 0 < len(forward_input.sample_rows) <= self._max_rows:
+        if asks_for_more or len(forward_input.sample_rows) > self._max_rows:
             return None
         if not self._is_prepared:
             self._prepare()
@@ -90,33 +89,23 @@ class CUDAGraphExecutor(EagerExecutor):
         self._meet(key, captured)
         if self._wanted:  # the device is busy
             self._wanted.popleft()()
-        return DeviceRows(self._buffers, captured.host_results, self._drawing[self._turn], num_rows)
+        drawing = self._drawing[self._turn]
+        return DeviceRows(self._buffers, captured.host_results, drawing, num_rows, captured.token_ids[:num_rows])
 
-    @torch.inference_mode()
-    def forward(self, forward_input: ForwardInput) -> torch.Tensor:
-        """See `Executor.forward`."""
-        bucket = prompt_bucket(len(forward_input.token_ids))
+    def compute(self, step: StepTensors) -> torch.Tensor:
+        """See `EagerExecutor.compute`."""
+        bucket = prompt_bucket(len(step.token_ids))
         if not self._is_prepared:
             self._prepare()
         if self._prompts is None or bucket is None:
-            return super().forward(forward_input)
+            return super().compute(step)
         if bucket not in self._met:
             self._met.add(bucket)
             self._wanted.append(partial(self._capture_prompt, bucket))
         else:
             self._capture_prompt(bucket)
-        hidden = self._prompts.run(forward_input, self.token_ids(forward_input))
-        return super().forward(forward_input) if hidden is None else hidden
-
-    def token_ids(self, forward_input: ForwardInput) -> torch.Tensor:
-        """See `EagerExecutor.token_ids`."""
-        if self._latest is None or (forward_input.token_ids >= 0).all():
-            return super().token_ids(forward_input)
-        from xllm_kernels.cuda.sampling import replace_placeholders
-
-        token_ids = torch.from_numpy(forward_input.token_ids).to(self._device, non_blocking=True)
-        replace_placeholders(token_ids, self._latest)
-        return token_ids.to(torch.int64)
+        hidden = self._prompts.run(step)
+        return super().compute(step) if hidden is None else hidden
 
     @property
     def num_graphs(self) -> int:
@@ -131,17 +120,16 @@ class CUDAGraphExecutor(EagerExecutor):
         forward_input: ForwardInput,
     ) -> DeviceRows:
         """Start a step with prompts or chunks in it; its tokens stay on the device, too, for the step after."""
-        num_rows = len(forward_input.sample_rows)
-        self._latest = buffers.results[: buffers.max_rows]
-        try:
-            hidden = self.forward(forward_input)
-        finally:
-            self._latest = None
-        rows = torch.from_numpy(forward_input.sample_rows).to(self._device, non_blocking=True)
-        logits, best_ids, best = buffers.outputs(num_rows)
-        step.choose(hidden[rows], logits, best_ids, best)
-        drawing.host_results[: 2 * num_rows].copy_(buffers.results[: 2 * num_rows], non_blocking=True)
-        return DeviceRows(buffers, drawing.host_results[: 2 * num_rows], drawing, num_rows)
+        from xllm_kernels.cuda.sampling import replace_placeholders
+
+        num_rows, tensors = len(forward_input.sample_rows), self.upload(forward_input)
+        if (forward_input.token_ids < 0).any():
+            replace_placeholders(tensors.token_ids, buffers.results[: buffers.max_rows])
+        hidden = self.compute(tensors)
+        if num_rows:
+            step.choose(hidden[tensors.sample_rows], *buffers.outputs(num_rows))
+        results = drawing.host_results[: 2 * num_rows].copy_(buffers.results[: 2 * num_rows], non_blocking=True)
+        return DeviceRows(buffers, results, drawing, num_rows, tensors.token_ids[tensors.sample_rows])
 
     def _decode_graph(
         self, step: LlamaDecodeStep | LlamaWideStep, buffers: DecodeBuffers, key: DecodeKey

@@ -83,6 +83,11 @@ class CapturedDecode:
         """Whether steps are replayed."""
         return self._graph is not None
 
+    @property
+    def token_ids(self) -> torch.Tensor:
+        """int32 [num_rows]: the tokens that the latest step computed, on the device; no placeholders."""
+        return self._rows.token_ids
+
     def run(self, forward_input: ForwardInput) -> None:
         """Start the step of `forward_input`; the results are the buffers'."""
         self._load(forward_input)

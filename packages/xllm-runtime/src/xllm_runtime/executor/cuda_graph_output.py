@@ -8,7 +8,8 @@ import torch
 from xllm_framework.batch import ForwardOutput, SamplingRows
 from xllm_runtime.executor.cuda_graph_decode import DecodeBuffers
 from xllm_runtime.executor.interface import PendingOutput
-from xllm_runtime.sampling.draw_cuda import OptionsUpload, draw_tokens, why_no_draw
+from xllm_runtime.sampling.device_samples import Choices, DeviceSamples, sample_on_device
+from xllm_runtime.sampling.draw_cuda import OptionsUpload, draw_rows, draw_tokens, why_no_draw
 from xllm_runtime.sampling.most_probable import is_drawn_as_it_is, most_probable_output, takes_most_probable
 
 
@@ -29,26 +30,36 @@ class DeviceRows:
 
     Args:
         host_results: best ids, then best logits as bits, of R rows or more, padded ones included; pinned, complete when the step is.
+        newest: int32 [R], the last token of each row's sequence, on the device.
     """
 
-    def __init__(self, buffers: DecodeBuffers, host_results: torch.Tensor, drawing: Drawing, num_rows: int) -> None:
+    def __init__(
+        self,
+        buffers: DecodeBuffers,
+        host_results: torch.Tensor,
+        drawing: Drawing,
+        num_rows: int,
+        newest: torch.Tensor,
+    ) -> None:
         self._buffers = buffers
         self._host_results = host_results
         self._drawing = drawing
         self._num_rows = num_rows
+        self._newest = newest
 
     @torch.inference_mode()
     def start(self, rows: SamplingRows) -> PendingOutput | None:
         """See `DecodedRows.start`."""
         if takes_most_probable(rows):
             return DeviceOutput(self._host_results, None, self._num_rows, rows)
-        if not is_drawn_as_it_is(rows) or why_no_draw(self._buffers.logits) is not None:
+        if why_no_draw(self._buffers.logits) is not None:
             return None
         num_rows, drawing = self._num_rows, self._drawing
-        logits, token_ids, best = self._buffers.outputs(len(self._host_results) // 2)
+        logits, token_ids, best = (tensor[:num_rows] for tensor in self._buffers.outputs(len(self._host_results) // 2))
+        if not is_drawn_as_it_is(rows):
+            return SampledOutput(sample_on_device(Choices(logits, token_ids, best), self._newest, rows, draw_rows))
         logprobs = drawing.logprobs[:num_rows] if (rows.num_logprobs >= 0).any() else None
-        token_ids = token_ids[:num_rows]
-        draw_tokens(logits[:num_rows], token_ids, best[:num_rows], drawing.options.send(rows), token_ids, logprobs)
+        draw_tokens(logits, token_ids, best, drawing.options.send(rows), token_ids, logprobs)
         drawing.host_token_ids[:num_rows].copy_(token_ids, non_blocking=True)
         if logprobs is not None:
             drawing.host_logprobs[:num_rows].copy_(logprobs, non_blocking=True)
@@ -58,6 +69,25 @@ class DeviceRows:
     def logits(self) -> torch.Tensor:
         """See `DecodedRows.logits`."""
         return self._buffers.logits[: self._num_rows].float()
+
+
+class SampledOutput:
+    """`PendingOutput` of a step whose samples are on their way to the host."""
+
+    is_on_device = True
+
+    def __init__(self, samples: DeviceSamples) -> None:
+        self._samples = samples
+        self._end = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._end.record()
+        self._output: ForwardOutput | None = None
+
+    def wait(self) -> ForwardOutput:
+        """See `PendingOutput.wait`."""
+        if self._output is None:
+            self._end.synchronize()
+            self._output = self._samples.output()
+        return self._output
 
 
 class DeviceOutput:

@@ -13,10 +13,9 @@ from typing import ClassVar
 
 import torch
 
-from xllm_framework.batch import ForwardInput
 from xllm_runtime.attention import AttentionBackend, AttentionMetadata, AttentionSpec
 from xllm_runtime.executor.captured_graph import Address, GraphCapture, GraphMemory, capturing
-from xllm_runtime.executor.eager import attention_metadata
+from xllm_runtime.executor.step_tensors import StepTensors
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
 
 BUCKETS = (16, 32, 64, 96, 128, 192, 256)
@@ -117,21 +116,17 @@ class PromptGraphs:
         """Whether `bucket` was captured, or tried in vain."""
         return bucket in self._captured
 
-    def run(self, forward_input: ForwardInput, token_ids: torch.Tensor) -> torch.Tensor | None:
-        """Return hidden states [T, hidden] of a step, valid until the next one; None where its bucket is not captured.
-
-        `token_ids` int64 [T] are on the device.
-        """
-        num_tokens = len(forward_input.token_ids)
+    def run(self, step: StepTensors) -> torch.Tensor | None:
+        """Return hidden states [T, hidden] of a step, valid until the next one; None where its bucket is not captured."""
+        num_tokens = len(step.token_ids)
         bucket = prompt_bucket(num_tokens)
         captured = None if bucket is None else self._captured.get(bucket)
         if bucket is None or captured is None:
             return None
-        positions = torch.from_numpy(forward_input.positions).to(self._memory.device, non_blocking=True)
         self._input[:, num_tokens:bucket].zero_()
-        self._input[0, :num_tokens].copy_(token_ids)
-        self._input[1, :num_tokens].copy_(positions)
-        return captured.run(num_tokens, attention_metadata(forward_input, self._memory.device))
+        self._input[0, :num_tokens].copy_(step.token_ids)
+        self._input[1, :num_tokens].copy_(step.positions)
+        return captured.run(num_tokens, step.attention)
 
     @torch.inference_mode()
     def capture(self, bucket: int) -> None:

@@ -13,10 +13,10 @@ import torch
 from xllm_framework.batch import ForwardInput
 from xllm_framework.batch.media_rows import MediaRows
 from xllm_framework.multimodal import MediaItem
-from xllm_runtime.attention.metadata import AttentionMetadata
-from xllm_runtime.executor.eager import attention_metadata
 from xllm_runtime.executor.interface import DecodedRows, Executor
+from xllm_runtime.executor.step_tensors import upload_step
 from xllm_runtime.models.vlm.interface import VisionLanguageModel
+from xllm_runtime.platform.uploads import upload
 
 Encoder = Callable[[Sequence[MediaItem]], Mapping[bytes, torch.Tensor]]
 """Returns [E, levels * hidden] of each item by its content hash, in the model's dtype."""
@@ -37,12 +37,13 @@ class MultimodalExecutor:
         media = forward_input.media
         if media is None:
             return self._text.forward(forward_input)
-        x = self._model.embed(torch.from_numpy(forward_input.token_ids).to(self._device).long())
+        step = upload_step(forward_input, self._device)
+        x = self._model.embed(step.token_ids.long())
         additions = self._merge(x, media)
-        positions = forward_input.positions if media.rotary_positions is None else media.rotary_positions
-        rotary_positions = torch.from_numpy(positions).to(self._device).long()
-        attention: AttentionMetadata = attention_metadata(forward_input, self._device)
-        return self._model.forward_embedded(x, rotary_positions, attention, additions)
+        positions = step.positions
+        if media.rotary_positions is not None:
+            positions = upload([media.rotary_positions], self._device)[0].long()
+        return self._model.forward_embedded(x, positions, step.attention, additions)
 
     def decode(self, forward_input: ForwardInput) -> DecodedRows | None:
         """See `Executor.decode`; tokens that stand for media have no faster way."""

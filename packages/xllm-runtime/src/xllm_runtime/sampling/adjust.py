@@ -12,6 +12,7 @@ import torch
 
 from xllm_framework.batch import SamplingRows
 from xllm_framework.batch.allowed_tokens import AllowedTokens
+from xllm_runtime.platform.uploads import upload
 from xllm_runtime.sampling.arrays.adjust import tokens_and_counts
 
 
@@ -19,10 +20,15 @@ def adjust(logits: torch.Tensor, rows: SamplingRows) -> None:
     """Change float32 logits [R, V] in place: frequency and presence, repetition penalties, biases, bans, constraints."""
     if rows.penalised:
         _penalise(logits, rows)
+    adjust_after_penalties(logits, rows)
+
+
+def adjust_after_penalties(logits: torch.Tensor, rows: SamplingRows) -> None:
+    """Do what `adjust` does but for the penalties."""
     if rows.logit_bias:
         index = _index(logits, [(row, ids) for row, ids, _ in rows.logit_bias])
         biases = np.concatenate([bias for _, _, bias in rows.logit_bias])
-        logits[index] += torch.from_numpy(biases).to(logits.device)
+        logits[index] += upload([biases], logits.device)[0]
     if rows.banned:
         logits[_index(logits, rows.banned)] = -torch.inf
     if rows.allowed is not None:
@@ -39,19 +45,16 @@ def _penalise(logits: torch.Tensor, rows: SamplingRows) -> None:
     lengths = [len(uses) for uses in counts]
     affected = [row for row, _ in tokens]
     index = _index(logits, tokens)
-    count = torch.from_numpy(np.concatenate(counts)).to(logits.device)
-    frequency, presence, repetition = (
-        torch.from_numpy(np.repeat(penalty[affected], lengths)).to(logits.device)
-        for penalty in (rows.frequency_penalty, rows.presence_penalty, rows.repetition_penalty)
-    )
+    penalties = (rows.frequency_penalty, rows.presence_penalty, rows.repetition_penalty)
+    arrays = [np.concatenate(counts), *(np.repeat(penalty[affected], lengths) for penalty in penalties)]
+    count, frequency, presence, repetition = upload(arrays, logits.device)
     values = logits[index] - frequency * count - presence * (count > 0)
     logits[index] = torch.where(values > 0, values / repetition, values * repetition)
 
 
 def _bar_all_but(logits: torch.Tensor, allowed: AllowedTokens) -> None:
     """Bar what the constrained rows may not take; the masks travel to the device packed."""
-    rows = torch.from_numpy(allowed.rows).to(logits.device)
-    octets = torch.from_numpy(allowed.bits.view(np.uint8)).to(logits.device)
+    rows, octets = upload([allowed.rows, allowed.bits.view(np.uint8)], logits.device)
     shifts = torch.arange(8, dtype=torch.uint8, device=logits.device)
     is_barred = (octets.unsqueeze(-1) >> shifts & 1).view(len(rows), -1)[:, : logits.shape[1]] == 0
     logits[rows] = logits[rows].masked_fill_(is_barred, -torch.inf)
@@ -61,4 +64,5 @@ def _index(logits: torch.Tensor, tokens: list[tuple[int, npt.NDArray[np.int64]]]
     """Return (row indices, token ids) of all pairs, on the logits' device. No pair occurs twice."""
     row = np.repeat(np.array([row for row, _ in tokens], np.int64), [len(ids) for _, ids in tokens])
     column = np.concatenate([ids for _, ids in tokens])
-    return torch.from_numpy(row).to(logits.device), torch.from_numpy(column).to(logits.device)
+    row_index, column_index = upload([row, column], logits.device)
+    return row_index, column_index

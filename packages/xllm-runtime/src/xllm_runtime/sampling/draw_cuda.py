@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from xllm_framework.batch import SamplingRows
+from xllm_runtime.platform.uploads import upload
 
 MAX_VOCABULARY = 524288
 WORDS_OF_A_ROW = 4
@@ -50,6 +51,14 @@ def why_no_draw(logits: torch.Tensor) -> str | None:
     from xllm_kernels import explain
 
     return next(iter(explain("sample", str(logits.device))), None)
+
+
+def draw_rows(logits: torch.Tensor, token_ids: torch.Tensor, best: torch.Tensor, rows: SamplingRows) -> None:
+    """Start drawing from `logits` [R, V] in place of the most probable tokens `token_ids` int32 [R]; see `draw_tokens`."""
+    words = np.empty(WORDS_OF_A_ROW * len(logits), np.int64)
+    pack_options(rows, words)
+    [options] = upload([words], logits.device)
+    draw_tokens(logits, token_ids, best, options, token_ids)
 
 
 def draw_tokens(

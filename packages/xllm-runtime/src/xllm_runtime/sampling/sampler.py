@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from xllm_framework.batch import ForwardOutput, SamplingRows
+from xllm_runtime.platform.uploads import upload
 from xllm_runtime.sampling.adjust import adjust
 from xllm_runtime.sampling.broken_rows import broken_rows
 from xllm_runtime.sampling.draw import DrawRows, draw
@@ -29,7 +30,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows) -> ForwardOutput:
     are not affected. Minus infinity is a logit that bars its token.
     """
     asked = np.flatnonzero(rows.num_logprobs >= 0)
-    reported = logits.index_select(0, torch.from_numpy(asked).to(logits.device)) if len(asked) else logits[:0]
+    reported = logits.index_select(0, upload([asked], logits.device)[0]) if len(asked) else logits[:0]
     adjust(logits, rows)
     tokens = most_probable(logits)
     best = logits.gather(1, tokens.unsqueeze(1)).squeeze(1)
@@ -67,7 +68,7 @@ def _draw_in_slices(
     """Set `token_ids` of the rows `drawn`, some rows of the vocabulary's size at a time."""
     for piece in row_slices(len(drawn), logits.shape[1]):
         chosen = drawn[piece]
-        index = torch.from_numpy(chosen).to(logits.device)
+        [index] = upload([chosen], logits.device)
         found = draw(logits.index_select(0, index), best[index], DrawRows.take(rows, chosen, logits))
         token_ids[chosen] = found.cpu().numpy()
 
@@ -84,7 +85,7 @@ def _report_logprobs(
     is_whole = output.token_ids[asked] >= 0
     if not is_whole.all():
         reported, asked = reported[torch.from_numpy(is_whole).to(reported.device)], asked[is_whole]
-    token_ids = torch.from_numpy(output.token_ids[asked].astype(np.int64)).to(reported.device)
+    [token_ids] = upload([output.token_ids[asked].astype(np.int64)], reported.device)
     found = token_logprobs(reported, token_ids, num_top)
     output.logprobs[asked] = found.logprobs
     if num_top:

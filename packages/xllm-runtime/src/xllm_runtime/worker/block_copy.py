@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+
+from xllm_runtime.platform.uploads import upload
 
 
 def copy_blocks(caches: list[tuple[torch.Tensor, torch.Tensor]], copies: list[tuple[int, int]]) -> None:
     """Copy whole blocks, (from, to) of `copies`, in (K, V) of each layer, each [num_blocks, ...]; no block is both."""
     if not copies:
         return
-    pairs = torch.tensor(copies, dtype=torch.int64)
+    sources, targets = upload(list(np.array(copies, np.int64).T), caches[0][0].device)
     for cache in (tensor for layer in caches for tensor in layer):
-        sources, targets = pairs.to(cache.device).unbind(1)
         cache.index_copy_(0, targets, cache.index_select(0, sources))
 
 

@@ -27,6 +27,7 @@ from xllm_runtime.memory.host_blocks import HostBlocks, KVTensors
 from xllm_runtime.models.interface import HasStates
 from xllm_runtime.models.registry import ModelChoice, select_model, with_kv_dtype
 from xllm_runtime.platform import select_platform
+from xllm_runtime.platform.uploads import upload
 from xllm_runtime.sampling.logprob_rows import LogprobRows
 from xllm_runtime.sampling.logprobs import prompt_logprobs
 from xllm_runtime.sampling.pooling import pool
@@ -179,4 +180,5 @@ class LLMWorker:
         return found
 
     def _to_device(self, array: npt.NDArray[np.int64]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._platform.device)
+        """Return `array` on the device, which is not waited for."""
+        return upload([array], self._platform.device)[0]

@@ -11,7 +11,7 @@ from xllm_framework.batch import ForwardInput
 from xllm_framework.config import ModelConfig, XLLMConfig
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs, ModelFiles
-from xllm_runtime.executor.eager import EagerExecutor, attention_metadata
+from xllm_runtime.executor.eager import EagerExecutor
 from xllm_runtime.models.registry import ModelChoice
 from xllm_runtime.models.transformers_vision import TransformersVisionModel
 from xllm_runtime.worker.llm import LLMWorker
@@ -30,9 +30,8 @@ class WholePromptExecutor(EagerExecutor):
         media = forward_input.media
         if media is None:
             return super().forward(forward_input)
-        attention = attention_metadata(forward_input, self._device)
-        token_ids = torch.from_numpy(forward_input.token_ids).to(self._device)
-        return self._vision_model.forward_prompts(token_ids, attention, media.prompts)
+        step = self.upload(forward_input)
+        return self._vision_model.forward_prompts(step.token_ids, step.attention, media.prompts)
 
 
 class TransformersVLMWorker(LLMWorker):
