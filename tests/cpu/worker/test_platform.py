@@ -84,6 +84,19 @@ def test_the_type_for_a_checkpoint(monkeypatch):
         assert platform.default_dtype(torch.float32) == torch.float32
 
 
+def test_the_type_for_a_checkpoint_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    platform = cuda.CUDAPlatform()
+    for capability, from_float32, from_bfloat16 in (
+        ((8, 0), torch.bfloat16, torch.bfloat16),
+        ((7, 5), torch.float32, torch.float16),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        assert platform.default_dtype(torch.float32) == from_float32
+        assert platform.default_dtype(torch.bfloat16) == from_bfloat16
+        assert platform.default_dtype(torch.float16) == torch.float16
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

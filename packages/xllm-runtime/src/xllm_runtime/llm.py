@@ -17,6 +17,7 @@ from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import InvalidRequest, QueueFull, RequestFailed, XLLMError
 from xllm_framework.request import RequestOutput, SamplingParams
 from xllm_framework.request.image_output import ImageOutput
+from xllm_runtime.garbage import sparing_what_is_loaded
 from xllm_runtime.image_generation import generate_images
 from xllm_runtime.master import ChatInput, LLMMaster, PreparedRequest
 from xllm_runtime.master.media_embeddings import MediaEmbedding
@@ -231,7 +232,7 @@ class LLM:
         is_shown = use_tqdm if use_tqdm is not None else num_requests >= PROGRESS_BAR_FROM
         run = _Run(self.master, num_requests)
         try:
-            with tqdm(total=num_requests, unit="prompt", disable=not is_shown) as bar:
+            with sparing_what_is_loaded(), tqdm(total=num_requests, unit="prompt", disable=not is_shown) as bar:
                 for _ in run.results(prepare):
                     bar.update()
         except BaseException:  # also a Ctrl-C: nothing of this run may go on

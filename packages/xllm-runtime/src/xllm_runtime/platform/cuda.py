@@ -32,10 +32,13 @@ class CUDAPlatform:
         torch.cuda.set_device(self.device)  # kernels start on the current device
 
     def default_dtype(self, checkpoint_dtype: torch.dtype) -> torch.dtype:
-        """Return the checkpoint's type, except float16 in place of bfloat16 on GPUs without it."""
-        if checkpoint_dtype == torch.bfloat16 and torch.cuda.get_device_capability(self.device) < BFLOAT16_CAPABILITY:
-            return torch.float16
-        return checkpoint_dtype
+        """Return a type that tensor cores take: bfloat16 for all but float16; on GPUs without it float16 in its place.
+
+        There float32 stays, as its numbers may be too large for float16.
+        """
+        if torch.cuda.get_device_capability(self.device) >= BFLOAT16_CAPABILITY:
+            return checkpoint_dtype if checkpoint_dtype == torch.float16 else torch.bfloat16
+        return torch.float16 if checkpoint_dtype == torch.bfloat16 else checkpoint_dtype
 
     def memory(self) -> DeviceMemory:
         """Return the GPU's memory; what torch has cached but does not use counts as available."""
