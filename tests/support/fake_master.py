@@ -121,6 +121,9 @@ class FakeMaster:
         text = "".join(f"<{message['role']}>{message.get('content')}" for message in chat.messages)
         return self._prepare(text, list(text.encode()), params, options)
 
+    def tokenize_chat(self, chat: ChatInput) -> list[int]:
+        return self.prepare_chat(chat, SamplingParams(max_tokens=0)).prompt_token_ids
+
     def _prepare(
         self, text: str | None, ids: list[int], params: SamplingParams, options: dict[str, object]
     ) -> PreparedRequest:

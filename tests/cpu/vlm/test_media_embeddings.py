@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from support.video_clips import clip
 from support.vision_cases import CASES, NUM_TOKENS, answer, reference
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.request import SamplingParams
@@ -127,6 +128,14 @@ def test_prompts_with_data_beside_them_are_answered_like_chats(llm: LLM) -> None
         ({"data": [[1e39]]}, "finite"),
         ({"data": [[1.0]], "grid": [1, 2]}, "no embeddings"),
         ({"data": [[1.0]], "grid": [0, 2, 2]}, "grid"),
+        ({"data": [[1.0]], "timestamps": [0.0, float("nan")]}, "timestamps"),
+        ({"data": [[1.0]], "timestamps": [-1.0]}, "timestamps"),
+        ({"data": [[1.0]], "timestamps": [2.0, 1.0]}, "timestamps"),
+        ({"data": [[1.0]], "timestamps": [1e300]}, "timestamps"),
+        ({"data": [[1.0]], "timestamps": [10**400]}, "no embeddings"),
+        ({"data": [[1.0]], "timestamps": ["1"]}, "no embeddings"),
+        ({"data": VALUES, "timestamps": [float("inf")]}, "timestamps"),
+        ({"data": VALUES, "rows": 3}, "no embeddings"),
         ({"data": "AADAfw==", "shape": [1, 1]}, "finite"),
         ({"data": "A" * 4000, "shape": [1, 750]}, "larger than"),
         (np.zeros((2, 2), np.int32), "floats"),
@@ -164,3 +173,59 @@ def test_embeddings_that_do_not_fit_the_model_are_refused(llm: LLM, part: dict[s
     output = llm.chat(messages, GREEDY)[0]
     assert output.error_kind == "invalid_request"
     assert "messages[0].content[0]" in (output.error or "")
+
+
+VIDEO_MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "glm4v", "glm46v", "llava_onevision")
+
+
+@pytest.mark.parametrize("model_type", VIDEO_MODELS)
+def test_videos_that_come_encoded_are_answered_like_their_files(model_type: str) -> None:
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
+    content = clip(23, 5, 64, 90, container="webm", codec="libvpx", seed=2)
+    options: dict[str, Any] = {"dtype": "float32", "max_model_len": 512, "threads": 1, "check_integrity": True}
+    with LLM(str(reference(model_type).folder), max_num_batched_tokens=40, **options) as llm:
+        messages = conversation({"type": "video", "video": content})
+        expected = llm.chat(messages, params)[0]
+        assert expected.error is None
+        (medium,) = llm.embed_media(messages)
+        assert medium.kind == "video"
+        num_encoded = llm.master.stats.num_encoded_media
+        given = {"data": medium.values, "grid": medium.grid, "timestamps": medium.timestamps}
+        written = {
+            **given,
+            "data": base64.b64encode(medium.values.tobytes()).decode(),
+            "shape": medium.values.shape,
+        }
+        for embeds in (given, written):
+            output = llm.chat(conversation({"type": "video_embeds", "video_embeds": embeds}), params)[0]
+            assert output.error is None
+            assert output.num_prompt_tokens == expected.num_prompt_tokens
+            assert output.outputs[0].token_ids == expected.outputs[0].token_ids
+        assert llm.master.stats.num_encoded_media == num_encoded
+        for wrong in wrong_videos(model_type, given):
+            output = llm.chat(conversation({"type": "video_embeds", "video_embeds": wrong}), params)[0]
+            assert output.error_kind == "invalid_request", wrong
+            assert "messages[0].content[1]" in (output.error or "")
+
+
+def conversation(part: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = [{"type": "text", "text": "Look: "}, part, {"type": "text", "text": " And?"}]
+    return [{"role": "user", "content": parts}]
+
+
+def wrong_videos(model_type: str, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield embeddings of a video that do not fit the model."""
+    yield {**given, "data": given["data"][:, :-1]}
+    if model_type == "llava_onevision":
+        return
+    frames, height, width = given["grid"]
+    assert frames > 1
+    yield {"data": given["data"]}
+    yield {**given, "grid": (frames + 1, height, width)}
+    yield {**given, "grid": (frames * height, 1, width)}
+    yield {**given, "grid": (frames, height * width, 1)}
+    if model_type != "qwen2_vl":
+        yield {**given, "timestamps": []}
+        yield {**given, "timestamps": given["timestamps"][:-1]}
+    if model_type == "qwen2_5_vl":
+        yield {**given, "timestamps": (*given["timestamps"][:-1], 1e6)}

@@ -144,6 +144,8 @@ def test_aliases_are_options_and_reasons_are_sentences() -> None:
         (["--gpu-memory-utilization", "0.5", "--max-num-seqs", "8"], {"memory_utilization": 0.5, "max_num_seqs": 8}),
         (["--served-model-name=x", "--tensor-parallel-size", "1"], {"model_id": "x"}),
         (["--max_tokens_per_chunk_for_prefill", "-1", "--random_seed=-1"], {}),
+        (["--runner", "pooling", "--task=embedding"], {"task": "embed"}),
+        (["--task", "auto"], {}),
         (["--use_zero_evict", "--max_seqs_per_batch", "4"], {"enable_zero_evict": True, "max_num_seqs": 4}),
     ],
 )

@@ -32,14 +32,27 @@ def choose_backend(config: ModelConfig, files: ModelFiles) -> ServedBackend:
     """Return the backend that `config.backend` names, or the one that the model's files ask for.
 
     Raises:
-        UnsupportedModel: the files are of a kind that the named backend does not read.
+        UnsupportedModel: the files are of a kind that the named backend does not read, or it does not do `config.task`.
     """
-    if config.backend == "auto":
-        return _by_files(files)
-    if (config.backend == "dit") != (files.kind == "diffusers"):
-        kind = "a folder with model_index.json" if config.backend == "dit" else "config.json or a .gguf file"
-        raise UnsupportedModel(f"The {config.backend} backend needs {kind}; {files.name} has none.")
-    return config.backend
+    backend: ServedBackend = _by_files(files) if config.backend == "auto" else config.backend
+    if (backend == "dit") != (files.kind == "diffusers"):
+        kind = "a folder with model_index.json" if backend == "dit" else "config.json or a .gguf file"
+        raise UnsupportedModel(f"The {backend} backend needs {kind}; {files.name} has none.")
+    _check_task(config, backend, files)
+    return backend
+
+
+def _check_task(config: ModelConfig, backend: ServedBackend, files: ModelFiles) -> None:
+    task, served = config.task, f"{files.name} is served by the {backend} backend"
+    if task == "embed" and backend in ("dit", "rec"):
+        raise UnsupportedModel(f"The task embed needs a language model; {served}, which makes no vectors of texts.")
+    if task == "mm_embed" and backend != "vlm":
+        raise UnsupportedModel(f"The task mm_embed needs a model that sees; {served}.")
+    if task == "mm_embed" and (config.model_impl == "transformers" or not _architectures(files) & VLM_ARCHITECTURES):
+        raise UnsupportedModel(
+            f"The task mm_embed needs a vision tower that xLLM computes itself; {files.name} is left to transformers, which "
+            "computes pictures and texts together."
+        )
 
 
 def _by_files(files: ModelFiles) -> ServedBackend:

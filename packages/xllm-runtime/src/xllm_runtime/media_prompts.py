@@ -17,14 +17,14 @@ from xllm_runtime.master.prepared_request import RequestOptions
 if TYPE_CHECKING:
     from xllm_runtime.master.vlm import VLMMaster
 
-_KINDS = ("image", "video", "image_embeds")
+_KINDS = ("image", "video", "image_embeds", "video_embeds")
 Run = Callable[[Callable[[int], PreparedRequest], int, bool | None], list[RequestOutput]]
 
 
 def prepare_media_prompt(
     master: LLMMaster, prompt: dict[str, Any], params: SamplingParams, options: RequestOptions
 ) -> PreparedRequest:
-    """Return the request of `{"prompt": ..., "multi_modal_data": {"image": ..., "video": ..., "image_embeds": ...}}`.
+    """Return the request of `{"prompt": ..., "multi_modal_data": {"image": ..., "video": ..., "image_embeds": ...}}` and `video_embeds`.
 
     `prompt_token_ids` may stand for `prompt`; each kind has one medium or a list of them.
 

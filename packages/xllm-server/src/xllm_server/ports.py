@@ -93,6 +93,9 @@ class Master(Protocol):
     ) -> PreparedRequest:
         """Apply the chat template, tokenise and check; blocks. Raises `XLLMError`."""
 
+    def tokenize_chat(self, chat: ChatInput) -> list[int]:
+        """Apply the chat template and tokenise; blocks. Raises `XLLMError`."""
+
     def submit(self, prepared: PreparedRequest, on_output: Callable[[RequestOutput], None]) -> None:
         """Start the request; does not block. `on_output` gets deltas on another thread until one is `finished`."""
 

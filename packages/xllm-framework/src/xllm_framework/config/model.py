@@ -8,6 +8,7 @@ from typing import Literal
 Backend = Literal["auto", "llm", "vlm", "dit", "rec"]
 ModelImpl = Literal["auto", "native", "python", "transformers"]
 DType = Literal["auto", "float32", "bfloat16", "float16"]
+Task = Literal["generate", "embed", "mm_embed"]
 Pooling = Literal["auto", "last", "mean", "cls"]
 Scoring = Literal["auto", "cosine", "yes_no"]
 Quantization = Literal["auto", "none", "bf16", "int8", "int4"]
@@ -23,6 +24,9 @@ class ModelConfig:
     """Name under which the model is served. Empty takes the last part of the model's path."""
     backend: Backend = "auto"
     """Which kind of master serves the model; auto looks it up by architecture."""
+    task: Task = "generate"
+    """What the model is loaded for: generate serves all that it can; embed refuses to generate; mm_embed loads the vision tower
+    alone, without the language model, and gives embeddings of images and videos."""
     model_impl: ModelImpl = "auto"
     """native (C++ step), python (torch modules), transformers (any causal architecture); auto takes the first that fits."""
     dtype: DType = "auto"

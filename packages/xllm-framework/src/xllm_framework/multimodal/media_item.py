@@ -33,6 +33,8 @@ class MediaItem(msgspec.Struct, array_like=True, frozen=True):
     ranges: list[tuple[int, int]] = []
     """Half-open ranges of its place-holders in the prompt, rising; E tokens in all."""
     is_embedded: bool = False
+    timestamps: tuple[float, ...] = ()
+    """When the frames of a video are, in seconds: one for each of `grid`'s first number; empty where nobody needs them."""
 
     @property
     def num_embeddings(self) -> int:

@@ -11,7 +11,6 @@ from typing import Unpack
 
 from xllm_framework.chat_template import ChatTemplate, load_chat_template
 from xllm_framework.config import XLLMConfig
-from xllm_framework.errors import InvalidRequest
 from xllm_framework.model import ModelArgs, load_model_args
 from xllm_framework.model.pooling import DEFAULT_POOLING, PoolingSettings, load_pooling
 from xllm_framework.model.source import ModelFiles
@@ -26,8 +25,9 @@ from xllm_runtime.master.failures import wait_ready
 from xllm_runtime.master.front_side import FrontSide
 from xllm_runtime.master.pooling_requests import PoolingRequests
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
-from xllm_runtime.master.request_factory import RequestFactory
+from xllm_runtime.master.request_factory import NO_OUTPUT, RequestFactory
 from xllm_runtime.master.scoring import select_scorer
+from xllm_runtime.master.tasks import check_generates
 
 
 class LLMMaster(FrontSide):
@@ -65,7 +65,7 @@ class LLMMaster(FrontSide):
             vocab_size=ready.vocab_size,
             seed=config.scheduler.seed,
         )
-        self.pooling = PoolingRequests(self._factory, model_args, pooling)
+        self.pooling = PoolingRequests(self._factory, model_args, pooling, config.model)
         """Embeddings of prompts."""
         self.scorer = select_scorer(config.model, model_name, model_args, tokenizer, self._factory, self.pooling)
         """Scores of pairs of texts."""
@@ -119,15 +119,19 @@ class LLMMaster(FrontSide):
         Raises:
             InvalidRequest, RequestTooLong: it cannot be served; `param` names the field.
         """
-        self._check_generates()
+        check_generates(self.config.model, self.model_args)
         return self._factory.from_prompt(prompt, params, add_special_tokens=add_special_tokens, **options)
 
     def prepare_chat(
         self, chat: ChatInput, params: SamplingParams, **options: Unpack[RequestOptions]
     ) -> PreparedRequest:
         """Apply the chat template, then do as `prepare_completion` does, and raise as it does."""
-        self._check_generates()
+        check_generates(self.config.model, self.model_args)
         return self._factory.from_chat(chat, params, **options)
+
+    def tokenize_chat(self, chat: ChatInput) -> list[int]:
+        """Return the token ids of a conversation's prompt, whatever the model is loaded for; raises as `prepare_chat` does."""
+        return self._factory.from_chat(chat, NO_OUTPUT).prompt_token_ids
 
     def submit(self, prepared: PreparedRequest, on_output: OnOutput) -> None:
         """Start a prepared request; never blocks.
@@ -161,7 +165,3 @@ class LLMMaster(FrontSide):
     def stop_profile(self) -> None:
         """Let the engine end the recording and write it; does not wait, as `start_profile`."""
         self._client.send(StopProfile())
-
-    def _check_generates(self) -> None:
-        if self.model_args.head != "language":
-            raise InvalidRequest("This model generates no text: ask it for embeddings or scores.", "model")

@@ -22,6 +22,8 @@ class MediaEmbedding:
     """[E, width]: one row a token that stands for it."""
     grid: tuple[int, int, int]
     """Patches in time, height and width; what positions follow."""
+    timestamps: tuple[float, ...] = ()
+    """Seconds of each frame of a video's grid."""
 
 
 def media_embeddings(prepared: PreparedRequest, output: RequestOutput) -> list[MediaEmbedding]:
@@ -31,4 +33,6 @@ def media_embeddings(prepared: PreparedRequest, output: RequestOutput) -> list[M
     counts = [item.num_embeddings for item in items]
     rows = pooled_vector(output).reshape(sum(counts), -1)
     parts = np.split(rows, np.cumsum(counts)[:-1])
-    return [MediaEmbedding(item.kind, part, item.grid) for item, part in zip(items, parts, strict=True)]
+    return [
+        MediaEmbedding(item.kind, part, item.grid, item.timestamps) for item, part in zip(items, parts, strict=True)
+    ]

@@ -10,6 +10,7 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 
+from xllm_framework.config import ModelConfig
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.model import ModelArgs
 from xllm_framework.model.pooling import PoolingSettings
@@ -18,6 +19,7 @@ from xllm_framework.request.pooling_params import PoolingParams
 from xllm_runtime.master.chat_input import ChatInput
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
 from xllm_runtime.master.request_factory import RequestFactory
+from xllm_runtime.master.tasks import check_embeds
 
 Vector = npt.NDArray[np.float32]
 
@@ -25,11 +27,16 @@ Vector = npt.NDArray[np.float32]
 class PoolingRequests:
     """Prepares embedding requests for one model and finishes their vectors. All methods can be called from any thread."""
 
-    def __init__(self, factory: RequestFactory, args: ModelArgs, settings: PoolingSettings) -> None:
+    def __init__(
+        self, factory: RequestFactory, args: ModelArgs, settings: PoolingSettings, config: ModelConfig | None = None
+    ) -> None:
         self._factory = factory
         self._params = PoolingParams(settings.kind)
-        self._is_classifier = args.head == "classifier"
+        self._args = args
+        self._config = config or ModelConfig()
         self.settings = settings
+        self.is_for_media = self._config.task == "mm_embed"
+        """Whether the model was loaded for embeddings of images and videos alone."""
         self.num_dimensions = args.hidden_size
         """Length of a vector that is not cut."""
 
@@ -50,12 +57,12 @@ class PoolingRequests:
         Raises:
             InvalidRequest, RequestTooLong: it cannot be served; `param` names the field.
         """
-        if self._is_classifier:
-            raise InvalidRequest("This model is a classifier and makes no embeddings: ask it for scores.", "model")
+        check_embeds(self._config, self._args)
         return self._factory.from_pooling(prompt, self._params, param=param, truncate_to=truncate_to, **options)
 
     def prepare_chat(self, chat: ChatInput, **options: Unpack[RequestOptions]) -> PreparedRequest:
         """Apply the chat template to a conversation, with images and videos where the model sees, and go on as `prepare`."""
+        check_embeds(self._config, self._args)
         return self._factory.from_pooled_chat(chat, self._params, **options)
 
     def check_dimensions(self, dimensions: int | None) -> None:

@@ -22,6 +22,7 @@ from xllm_runtime.master.pooling_requests import PoolingRequests, normalized, po
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
 from xllm_runtime.master.request_factory import RequestFactory
 from xllm_runtime.master.reranker_prompt import RerankerPrompt
+from xllm_runtime.master.tasks import TOWER_ALONE
 
 Pair = tuple[str, str]
 """(query, document), or two texts of equal rank."""
@@ -130,6 +131,8 @@ def select_scorer(
     Raises:
         InvalidConfig: `scoring` is yes_no and the model cannot answer so.
     """
+    if config.task == "mm_embed":
+        return NoScorer(TOWER_ALONE)
     if args.head == "classifier":
         if args.num_labels != 1:
             return NoScorer(f"This model has {args.num_labels} labels; one that scores pairs has 1.")

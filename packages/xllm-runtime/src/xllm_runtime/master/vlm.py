@@ -22,6 +22,7 @@ from xllm_runtime.master.failures import wait_ready
 from xllm_runtime.master.llm import LLMMaster
 from xllm_runtime.master.pooling_requests import PoolingRequests
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
+from xllm_runtime.master.tasks import check_generates
 from xllm_runtime.master.transformers_requests import TransformersRequestFactory
 from xllm_runtime.master.vlm_requests import VLMRequestFactory
 from xllm_runtime.processors.media_loader import MediaLoader
@@ -97,7 +98,7 @@ class VLMMaster(LLMMaster):
 
     def _use(self, factory: VLMRequestFactory | TransformersRequestFactory) -> None:
         self._factory: VLMRequestFactory | TransformersRequestFactory = factory
-        self.pooling = PoolingRequests(self._factory, self.model_args, self.pooling.settings)
+        self.pooling = PoolingRequests(self._factory, self.model_args, self.pooling.settings, self.config.model)
 
     def prepare_media_embedding(
         self, messages: list[dict[str, Any]], **options: Unpack[RequestOptions]
@@ -121,6 +122,7 @@ class VLMMaster(LLMMaster):
         Raises:
             InvalidRequest, RequestTooLong: it cannot be served; `param` names the field.
         """
+        check_generates(self.config.model, self.model_args)
         return self._factory.from_media(prompt, parts, params, **options)
 
     def close(self) -> None:

@@ -1,17 +1,20 @@
 """Media that come as what a vision tower made of them, by another server or a script. Every byte of them is hostile.
 
-    {"data": ..., "shape": [E, width], "dtype": "float32", "grid": [1, 24, 24]}
+    {"data": ..., "shape": [E, width], "dtype": "float32", "grid": [2, 24, 24], "timestamps": [0.0, 1.0]}
 
 `data` is base64 of little-endian numbers, row after row, or lists of numbers; in a script also an array. `grid` is in
-patches, for models whose positions follow it. The whole may be base64 of such a map in msgpack, where `data` is binary: what
-`/v1/embeddings` answers for the task mm_embed can be sent as it is. Never pickle. Knows nothing of models' rules.
+patches, for models whose positions follow it; `timestamps` are seconds, one for each of a video's frames in `grid`. The whole
+may be base64 of such a map in msgpack, where `data` is binary: what `/v1/embeddings` answers for the task mm_embed can be
+sent as it is. Never pickle. Knows nothing of models' rules beyond merged patches.
 """
 
 from __future__ import annotations
 
 import binascii
 from base64 import b64decode
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import msgspec
@@ -21,9 +24,12 @@ import numpy.typing as npt
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.multimodal import MediaItem
 from xllm_framework.multimodal.media_item import MediaKind, hash_media
+from xllm_runtime.processors.video_file import MAX_FRAMES
 
 Floats = npt.NDArray[np.float32]
 MAX_SIDE = 1 << 20
+MAX_SECONDS = 1e6
+"""Of a timestamp: eleven days."""
 
 
 class _Written(msgspec.Struct, forbid_unknown_fields=True):
@@ -33,6 +39,7 @@ class _Written(msgspec.Struct, forbid_unknown_fields=True):
     shape: tuple[int, int] | None = None
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     grid: tuple[int, int, int] | None = None
+    timestamps: list[float] = []
     index: int = 0
     kind: MediaKind = "image"
     object: str = ""
@@ -45,6 +52,8 @@ class EmbeddedMedia:
     values: Floats
     """[E, width], all finite."""
     grid: tuple[int, int, int] | None
+    timestamps: tuple[float, ...] = ()
+    """Rising, in seconds."""
 
 
 def read_embeddings(content: Any, place: str, max_bytes: int) -> EmbeddedMedia:
@@ -53,21 +62,64 @@ def read_embeddings(content: Any, place: str, max_bytes: int) -> EmbeddedMedia:
     Raises:
         InvalidRequest: it is not as the module says, or larger than `max_bytes`; names `place` and the field.
     """
-    grid: Any = None
-    if isinstance(content, dict) and isinstance(content.get("data"), np.ndarray):
-        content, grid = content["data"], content.get("grid")
-    if isinstance(content, np.ndarray):
-        return EmbeddedMedia(_checked(content, place), None if grid is None else _grid(grid, place))
-    written = _written(content, place, max_bytes)
-    values = _listed(written.data, place) if isinstance(written.data, list) else _binary(written, place, max_bytes)
-    return EmbeddedMedia(_checked(values, place), None if written.grid is None else _grid(written.grid, place))
+    values: Any = content.get("data") if isinstance(content, dict) else content
+    if isinstance(values, np.ndarray):
+        fields = {} if content is values else {name: content[name] for name in content.keys() - {"data"}}
+        written = _written({"data": b"", **fields}, place, max_bytes)
+    else:
+        written = _written(content, place, max_bytes)
+        values = _listed(written.data, place) if isinstance(written.data, list) else _binary(written, place, max_bytes)
+    grid = None if written.grid is None else _grid(written.grid, place)
+    return EmbeddedMedia(_checked(values, place), grid, _timestamps(written.timestamps, place))
 
 
-def embedded_item(kind: MediaKind, embedded: EmbeddedMedia, grid: tuple[int, int, int]) -> MediaItem:
-    """Return the item that stands for `embedded` in a prompt."""
+def merged_grid(kind: MediaKind, embedded: EmbeddedMedia, unit: int, place: str) -> tuple[int, int, int]:
+    """Return the grid of a medium whose rows stand for `unit` x `unit` patches each.
+
+    Raises:
+        InvalidRequest: it has no grid, or one that does not make its rows; names `place`.
+    """
+    num_rows = len(embedded.values)
+    frames, height, columns = embedded.grid or (0, 0, 0)
+    is_wrong = height % unit or columns % unit or frames * height * columns != num_rows * unit**2
+    if is_wrong or frames > (1 if kind == "image" else MAX_FRAMES):
+        first = "1" if kind == "image" else "frames"
+        raise InvalidRequest(
+            f"{place}: grid must be [{first}, height, width] in patches, multiples of {unit} a frame, with {unit**2} for "
+            f"each of the {num_rows} rows of data.",
+            "messages",
+        )
+    return (frames, height, columns)
+
+
+def frame_times(embedded: EmbeddedMedia, num_frames: int, place: str) -> tuple[float, ...]:
+    """Return the seconds of a video's frames.
+
+    Raises:
+        InvalidRequest: there is not one for each; names `place`.
+    """
+    if len(embedded.timestamps) != num_frames:
+        raise InvalidRequest(
+            f"{place}: timestamps must give the seconds of each of the {num_frames} frames of grid, not of "
+            f"{len(embedded.timestamps)}.",
+            "messages",
+        )
+    return embedded.timestamps
+
+
+def embedded_item(kind: MediaKind, embedded: EmbeddedMedia, grid: tuple[int, int, int], details: str = "") -> MediaItem:
+    """Return the item that stands for `embedded` in a prompt; `details` as for `hash_media`."""
     content = embedded.values.tobytes()
-    content_hash = hash_media(kind, grid, content, f"embeddings {embedded.values.shape}")
-    return MediaItem(kind, content_hash, grid, embedded.values.shape, content, is_embedded=True)
+    content_hash = hash_media(kind, grid, content, f"embeddings {embedded.values.shape} {details}")
+    return MediaItem(
+        kind,
+        content_hash,
+        grid,
+        embedded.values.shape,
+        content,
+        is_embedded=True,
+        timestamps=embedded.timestamps,
+    )
 
 
 def _written(content: Any, place: str, max_bytes: int) -> _Written:
@@ -131,6 +183,12 @@ def _grid(grid: Any, place: str) -> tuple[int, int, int]:
     if not is_grid or not all(isinstance(side, int) and 0 < side < MAX_SIDE for side in grid):
         raise InvalidRequest(f"{place}: grid must be three numbers of patches, in time, height and width.", "messages")
     return (grid[0], grid[1], grid[2])
+
+
+def _timestamps(seconds: Sequence[float], place: str) -> tuple[float, ...]:
+    if not all(0.0 <= second <= MAX_SECONDS for second in seconds) or any(a > b for a, b in pairwise(seconds)):
+        raise InvalidRequest(f"{place}: timestamps must be rising seconds from 0 to {MAX_SECONDS:.0f}.", "messages")
+    return tuple(seconds)
 
 
 def _too_large(place: str, max_bytes: int) -> InvalidRequest:

@@ -80,15 +80,16 @@ class Glm4vProcessor(QwenVLProcessor):
         shape = video.shape(self._choose_frames)
         size = _size(len(shape.indices), (shape.height, shape.width), settings, place)
         stamps = [index / shape.fps for index in shape.indices[:: settings.temporal_patch_size]]
-        item = media_item("video", stacked_frames(video, shape, size, settings), settings)
-        return ProcessedMedia(item, self._with_stamps(item, stamps))
+        item = media_item("video", stacked_frames(video, shape, size, settings), settings, stamps)
+        return ProcessedMedia(item, self._video_expansion(item))
 
-    def _with_stamps(self, item: MediaItem, stamps: list[float]) -> list[int]:
+    def _video_expansion(self, item: MediaItem) -> list[int]:
+        """See `QwenVLProcessor._video_expansion`."""
         _, height, width = item.grid
         start, end = self._brackets
         frame = [start, *[self.targets["video"]] * (height * width // self.video.merge_size**2), end]
         expansion: list[int] = []
-        for stamp in stamps:
+        for stamp in item.timestamps:
             text = f"{stamp:.1f} seconds" if self.is_later else str(int(stamp))
             expansion += [*frame, *self._tokenizer.encode(text, add_special_tokens=False)]
         return expansion

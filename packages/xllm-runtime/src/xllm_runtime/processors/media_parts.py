@@ -4,7 +4,7 @@
     {"type": "input_image", "image_url": ...}             OpenAI's responses
     {"type": "image", "source": {...}}                    Anthropic's messages: base64 with media_type and data, or url
     {"type": "image", "image": ...}                       Hugging Face's templates: a URL, bytes or, in a script, a picture
-    {"type": "image_embeds", "image_embeds": ...}         what a vision tower made of it: see `embedded_media`
+    {"type": "image_embeds", "image_embeds": ...}         what a vision tower made of it, video_embeds alike: see `embedded_media`
 
 In their place, templates see {"type": "image"} or {"type": "video"}.
 """

@@ -57,15 +57,16 @@ class Qwen3VLProcessor(QwenVLProcessor):
             (settings.min_pixels, settings.max_pixels),
             place,
         )
-        item = media_item("video", stacked_frames(video, shape, size, settings), settings)
-        return ProcessedMedia(item, self._with_stamps(item, self._stamps(shape)))
+        item = media_item("video", stacked_frames(video, shape, size, settings), settings, self._stamps(shape))
+        return ProcessedMedia(item, self._video_expansion(item))
 
-    def _with_stamps(self, item: MediaItem, stamps: list[float]) -> list[int]:
+    def _video_expansion(self, item: MediaItem) -> list[int]:
+        """See `QwenVLProcessor._video_expansion`."""
         _, height, width = item.grid
         start, end = self._brackets
         frame = [start, *[self.targets["video"]] * (height * width // self.video.merge_size**2), end]
         expansion: list[int] = []
-        for stamp in stamps:
+        for stamp in item.timestamps:
             expansion += self._tokenizer.encode(f"<{stamp:.1f} seconds>", add_special_tokens=False)
             expansion += frame
         return expansion

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from xllm_framework.model import ModelArgs, ModelFiles
 from xllm_framework.multimodal import MediaItem, PositionRule, PromptMedia, multimodal_positions
 from xllm_framework.multimodal.media_item import MediaKind, hash_media
 from xllm_framework.tokenizer import Tokenizer
-from xllm_runtime.processors.embedded_media import EmbeddedMedia, embedded_item
+from xllm_runtime.processors.embedded_media import EmbeddedMedia, embedded_item, frame_times, merged_grid
 from xllm_runtime.processors.media_processor import ProcessedMedia, Video
 from xllm_runtime.processors.resize import Pixels, resize_frame, resize_image, smart_size
 from xllm_runtime.processors.settings import Defaults, MediaSettings, load_image_settings, load_video_settings
@@ -28,6 +29,8 @@ from xllm_runtime.processors.video_file import VideoShape
 MIN_FRAMES, MAX_FRAMES, DEFAULT_FPS = 4, 768, 2.0
 IMAGE_DEFAULTS = Defaults(56 * 56, 28 * 28 * 1280)
 VIDEO_DEFAULTS = Defaults(128 * 28 * 28, 28 * 28 * 768)
+STEP_TOLERANCE_S = 1e-3
+"""Between the frames of a video that lie equally far apart."""
 
 
 class QwenVLProcessor:
@@ -63,29 +66,29 @@ class QwenVLProcessor:
         shape = video.shape(self._choose_frames)
         height, width = self._size(shape.height, shape.width, self.video, place)
         fps = len(shape.indices) / shape.num_frames * shape.fps
-        step = self._tokens_per_second * self.video.temporal_patch_size / fps if self._tokens_per_second else 1.0
-        item = media_item("video", stacked_frames(video, shape, (height, width), self.video), self.video, f"{step}")
-        return ProcessedMedia(item, [self.targets["video"]] * num_tokens(item, self.video), step)
+        seconds = self.video.temporal_patch_size / fps
+        step = self._time_step(seconds)
+        frames = stacked_frames(video, shape, (height, width), self.video)
+        times = [seconds * index for index in range(len(frames) // self.video.temporal_patch_size)]
+        item = media_item("video", frames, self.video, times, f"{step}")
+        return ProcessedMedia(item, self._video_expansion(item), step)
 
     def process_embeddings(self, kind: MediaKind, embedded: EmbeddedMedia, place: str) -> ProcessedMedia:
-        """See `MediaProcessor.process_embeddings`; images alone, with their grid."""
-        if kind != "image":
-            raise InvalidRequest(f"{place} is a video, which this model takes as a file only.", "messages")
+        """See `MediaProcessor.process_embeddings`; wants the grid, and the timestamps of a video on which anything depends."""
         num_rows, width = embedded.values.shape
         if width != self._embedding_width:
             raise InvalidRequest(
                 f"{place}: data has {width} columns; this model's embeddings have {self._embedding_width}.", "messages"
             )
-        unit = self.image.merge_size
-        frames, height, columns = embedded.grid or (0, 0, 0)
-        if frames != 1 or height % unit or columns % unit or height * columns != num_rows * unit**2:
-            raise InvalidRequest(
-                f"{place}: grid must be [1, height, width] in patches, multiples of {unit}, with {unit**2} for each of "
-                f"the {num_rows} rows of data.",
-                "messages",
-            )
-        item = embedded_item(kind, embedded, (frames, height, columns))
-        return ProcessedMedia(item, [self.targets[kind]] * num_rows)
+        if kind == "image":
+            grid = merged_grid(kind, embedded, self.image.merge_size, place)
+            return ProcessedMedia(embedded_item(kind, embedded, grid), [self.targets[kind]] * num_rows)
+        grid = merged_grid(kind, embedded, self.video.merge_size, place)
+        step = 1.0
+        if self.splits_frames or self._tokens_per_second:
+            step = self._step_between(frame_times(embedded, grid[0], place), place)
+        item = embedded_item(kind, embedded, grid, f"{step}")
+        return ProcessedMedia(item, self._video_expansion(item), step)
 
     def place(self, num_tokens: int, items: list[MediaItem], time_steps: Sequence[float]) -> PromptMedia:
         """See `MediaProcessor.place`."""
@@ -101,6 +104,23 @@ class QwenVLProcessor:
         count = min(max(count, MIN_FRAMES), most // pair * pair, num_frames)
         count = max(math.floor(count / pair) * pair, 1)
         return [int(index) for index in np.arange(0, num_frames, num_frames / count, dtype=np.float64)[:count]]
+
+    def _video_expansion(self, item: MediaItem) -> list[int]:
+        """Return the token ids that take the place of a video's place-holder."""
+        return [self.targets["video"]] * num_tokens(item, self.video)
+
+    def _time_step(self, seconds: float) -> float:
+        """Return how far frames `seconds` apart lie on the rotary time axis."""
+        return self._tokens_per_second * seconds if self._tokens_per_second else 1.0
+
+    def _step_between(self, times: Sequence[float], place: str) -> float:
+        """Return the time step of frames at `times`, which must lie equally far apart where the step is not one."""
+        if not self._tokens_per_second or len(times) < 2:
+            return 1.0
+        seconds = times[1] - times[0]
+        if any(abs(later - time - seconds) > STEP_TOLERANCE_S for time, later in pairwise(times)):
+            raise InvalidRequest(f"{place}: timestamps must lie equally far apart for this model.", "messages")
+        return self._time_step(seconds)
 
     @staticmethod
     def _size(height: int, width: int, settings: MediaSettings, place: str) -> tuple[int, int]:
@@ -120,8 +140,10 @@ def stacked_frames(video: Video, shape: VideoShape, size: tuple[int, int], setti
     return np.stack(frames)
 
 
-def media_item(kind: MediaKind, frames: Pixels, settings: MediaSettings, details: str = "") -> MediaItem:
-    """Return the item of `frames` uint8 [frames, height, width, 3], resized already."""
+def media_item(
+    kind: MediaKind, frames: Pixels, settings: MediaSettings, timestamps: Sequence[float] = (), details: str = ""
+) -> MediaItem:
+    """Return the item of `frames` uint8 [frames, height, width, 3], resized already; `details` as for `hash_media`."""
     num_frames, height, width, _ = frames.shape
     grid = (
         max(num_frames // settings.temporal_patch_size, 1),
@@ -129,7 +151,8 @@ def media_item(kind: MediaKind, frames: Pixels, settings: MediaSettings, details
         width // settings.patch_size,
     )
     content = np.ascontiguousarray(frames).tobytes()
-    return MediaItem(kind, hash_media(kind, grid, content, details), grid, frames.shape, content)
+    content_hash = hash_media(kind, grid, content, details)
+    return MediaItem(kind, content_hash, grid, frames.shape, content, timestamps=tuple(timestamps))
 
 
 def num_tokens(item: MediaItem, settings: MediaSettings) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from xllm_framework.multimodal import MediaItem
@@ -64,6 +66,11 @@ class MediaEncoder:
                 result[item.content_hash] = embeddings
                 self._keep(item.content_hash, embeddings)
         return result
+
+    def flat(self, items: Sequence[MediaItem]) -> npt.NDArray[np.float32]:
+        """Return the embeddings of `items` in host memory, row after row, one item after the other."""
+        found = self(items)
+        return torch.cat([found[item.content_hash].flatten() for item in items]).float().cpu().numpy()
 
     def frames(self, item: MediaItem) -> torch.Tensor:
         """Return the item's pixels, normalised: float32 [frames, 3, height, width] on the device."""

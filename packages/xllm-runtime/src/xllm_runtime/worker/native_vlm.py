@@ -7,49 +7,29 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.batch.media_rows import MediaRows
-from xllm_framework.batch.pooled_rows import PooledRows
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import ModelLoadError
 from xllm_framework.model import ModelArgs, ModelFiles
-from xllm_framework.multimodal import MediaItem
 from xllm_runtime.auto_config import max_model_len
 from xllm_runtime.layers.multimodal_rotary import axes_of
-from xllm_runtime.layers.parameter import fill_targets
 from xllm_runtime.models.native import native_language_args, rotary_table
-from xllm_runtime.models.registry import model_class
-from xllm_runtime.models.vlm.interface import Frames
-from xllm_runtime.models.vlm.qwen_vl import VisionTower, renamed_weights
 from xllm_runtime.platform import select_platform
 from xllm_runtime.processors.normalisations import load_normalisations
-from xllm_runtime.weights import load_weights
-from xllm_runtime.weights.dummy import fill_dummy_weights
 from xllm_runtime.worker.loading import select_dtype
 from xllm_runtime.worker.media_encoder import MediaEncoder
 from xllm_runtime.worker.native import NativeWorker, step_arrays
+from xllm_runtime.worker.tower_loading import load_tower
 
 _LANGUAGE, _TOWERS = "model.language_model.", ("visual.", "model.visual.")
 """With which newer checkpoints' names of the language part begin, and all checkpoints' names of the tower."""
-
-
-class TowerEncoder:
-    """`Encodes` with a tower alone."""
-
-    def __init__(self, tower: VisionTower) -> None:
-        self._tower = tower
-
-    def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
-        """See `Encodes.encode`."""
-        return self._tower([frames(item) for item in items], [item.grid for item in items])
 
 
 class NativeVLMWorker(NativeWorker):
@@ -68,10 +48,10 @@ class NativeVLMWorker(NativeWorker):
         platform = select_platform("cpu")
         platform.set_threads(config.execution.threads)
         dtype = select_dtype(config.model, args, platform)
-        tower = _load_tower(config, files, args, dtype)
+        tower = load_tower(config, files, args, dtype, platform.device)
         limit = config.multimodal.max_encoder_cache_size
         normalisations = load_normalisations(files, args)
-        self.encoder = MediaEncoder(TowerEncoder(tower), normalisations, dtype, platform.device, limit)
+        self.encoder = MediaEncoder(tower, normalisations, dtype, platform.device, limit)
         self._num_levels = tower.num_levels
         self._table = rotary_table(args, max_model_len(config, args, sys.maxsize))
         self._axes = axes_of(args, self._table.shape[1] // 2).numpy()
@@ -104,7 +84,7 @@ class NativeVLMWorker(NativeWorker):
             self._copy_blocks(rest)
             output = self._execute_with_hidden(rest)
         if wanted:
-            output.pooled = {**(output.pooled or {}), **{rows.index: self._embeddings(rows) for rows in wanted}}
+            output.pooled = {**(output.pooled or {}), **{rows.index: self.encoder.flat(rows.items) for rows in wanted}}
         return output
 
     def _hidden(self, forward_input: ForwardInput, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
@@ -138,23 +118,3 @@ class NativeVLMWorker(NativeWorker):
         rows = np.minimum(positions[self._axes].T, len(self._table) - 1)
         halves = (np.take_along_axis(half, rows, 0) for half in np.split(self._table, 2, 1))
         return np.ascontiguousarray(np.concatenate(list(halves), 1))
-
-    def _embeddings(self, rows: PooledRows) -> npt.NDArray[np.float32]:
-        """Return the embeddings of `rows.items`, one after the other, flat."""
-        found = self.encoder(rows.items)
-        return torch.cat([found[item.content_hash].flatten() for item in rows.items]).float().numpy()
-
-
-def _load_tower(config: XLLMConfig, files: ModelFiles, args: ModelArgs, dtype: torch.dtype) -> VisionTower:
-    tower: VisionTower = model_class(args.architecture).build_tower(args, dtype)
-    if config.load.load_format == "dummy" and isinstance(tower, nn.Module):
-        fill_dummy_weights(tower)
-    else:
-        fill_targets(tower.weight_targets("visual"), _tower_weights(files, args, dtype), lambda _: False)
-    return tower
-
-
-def _tower_weights(files: ModelFiles, args: ModelArgs, dtype: torch.dtype) -> Iterator[tuple[str, torch.Tensor]]:
-    for name, tensor in renamed_weights(load_weights(files, args, dtype)):
-        if name.startswith(_TOWERS):
-            yield name, tensor

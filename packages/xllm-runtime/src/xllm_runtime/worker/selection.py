@@ -51,6 +51,10 @@ def start_worker(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> Work
 def _start_vlm_worker(config: XLLMConfig, files: ModelFiles, args: ModelArgs) -> Worker:
     if not has_torch():
         raise UnsupportedModel(f"Serving images needs PyTorch, which is not installed. {INSTALL_TORCH}.")
+    if config.model.task == "mm_embed":
+        from xllm_runtime.worker.tower import TowerWorker
+
+        return TowerWorker(config, files, args)
     if is_left_to_transformers(config.model, args.architecture):
         from xllm_runtime.worker.transformers_vlm import TransformersVLMWorker
 

@@ -9,11 +9,8 @@ import dataclasses
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
-from xllm_framework.batch.pooled_rows import PooledRows
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs, ModelFiles
@@ -69,10 +66,5 @@ class VLMWorker(LLMWorker):
         )
         is_all = len(wanted) == forward_input.num_sequences
         output = ForwardOutput(np.zeros(0, np.int32)) if is_all else super()._compute(forward_input)
-        output.pooled = {**(output.pooled or {}), **{rows.index: self._embeddings(rows) for rows in wanted}}
+        output.pooled = {**(output.pooled or {}), **{rows.index: self.encoder.flat(rows.items) for rows in wanted}}
         return output
-
-    def _embeddings(self, rows: PooledRows) -> npt.NDArray[np.float32]:
-        """Return the embeddings of `rows.items`, one after the other, flat."""
-        found = self.encoder(rows.items)
-        return torch.cat([found[item.content_hash].flatten() for item in rows.items]).float().cpu().numpy()

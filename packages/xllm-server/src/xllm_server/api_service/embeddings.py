@@ -32,42 +32,48 @@ class EmbeddingService(GenerationService[EmbeddingRequest]):
 
     def check(self, body: EmbeddingRequest) -> CheckedRequest:
         """See `GenerationService.check`."""
-        body.check()
         master = self._state.master
+        is_media = body.wants_media(is_loaded_for_media=master.pooling.is_for_media)
+        body.check(is_media=is_media)
         master.pooling.check_dimensions(body.dimensions)
         limit = body.truncate_to(master.ready.max_model_len)
 
-        if body.task == "mm_embed" and master.backend != "vlm":
+        if is_media and master.backend != "vlm":
             raise InvalidRequest("This model has no vision tower, so it does not do the task mm_embed.", "task")
 
         def prepare(request_id: str) -> Sequence[PreparedRequest]:
             options = body.options(request_id)
             if body.messages is not None:
                 chat = body.chat()
-                if body.task == "mm_embed":
+                if is_media:
                     return [cast("VLMMaster", master).prepare_media_embedding(chat.messages, **options)]
                 return [master.pooling.prepare_chat(chat, **options)]
             return [master.pooling.prepare(item, truncate_to=limit, **options) for item in body.inputs()]
 
-        return CheckedRequest(prepare, partial(self._rendering, body))
+        return CheckedRequest(prepare, partial(self._rendering, body, is_media))
 
-    def _rendering(self, body: EmbeddingRequest, answer_id: str, generation: Generation) -> EmbeddingRendering:
+    def _rendering(
+        self, body: EmbeddingRequest, is_media: bool, answer_id: str, generation: Generation
+    ) -> EmbeddingRendering:
         master = self._state.master
-        return EmbeddingRendering(body, answer_id, master.model_name, master.pooling)
+        return EmbeddingRendering(body, answer_id, master.model_name, master.pooling, is_media=is_media)
 
 
 class EmbeddingRendering(WholeRendering):
     """JSON of one answer."""
 
-    def __init__(self, body: EmbeddingRequest, answer_id: str, model: str, pooling: PoolingRequests) -> None:
+    def __init__(
+        self, body: EmbeddingRequest, answer_id: str, model: str, pooling: PoolingRequests, *, is_media: bool
+    ) -> None:
         self._body = body
         self._id = answer_id
         self._model = model
         self._pooling = pooling
+        self._is_media = is_media
 
     def whole(self, results: Sequence[RequestOutput], generation: Generation) -> msgspec.Struct:
         """Return the answer."""
-        if self._body.task == "mm_embed":
+        if self._is_media:
             return self._list(self._media(results[0], generation), generation)
         vectors = [self._pooling.vector(result, self._body.dimensions) for result in results]
         return self._list([Embedding(index, self._written(vector)) for index, vector in enumerate(vectors)], generation)
@@ -84,6 +90,7 @@ class EmbeddingRendering(WholeRendering):
                 data=self._written(medium.values),
                 shape=(medium.values.shape[0], medium.values.shape[1]),
                 grid=medium.grid,
+                timestamps=list(medium.timestamps),
             )
             for index, medium in enumerate(media_embeddings(generation.prepared[0], result))
         ]

@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from xllm_framework.errors import InvalidRequest, XLLMError
-from xllm_framework.request import SamplingParams
 from xllm_server.api_service.chat import ChatService, chat_input
 from xllm_server.api_service.generation import Generation
 from xllm_server.api_service.messages_rendering import MessagesRendering, message_error
@@ -58,8 +57,7 @@ class MessagesService(GenerationService[MessagesRequest]):
             chat = body.to_chat()
 
             def count() -> int:
-                prepared = self._state.master.prepare_chat(chat_input(chat), SamplingParams(max_tokens=0))
-                return len(prepared.prompt_token_ids)
+                return len(self._state.master.tokenize_chat(chat_input(chat)))
 
             loop = asyncio.get_running_loop()
             content = {"input_tokens": await loop.run_in_executor(self._state.executor, count)}

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from xllm_framework.errors import InvalidRequest
-from xllm_framework.request import SamplingParams
 from xllm_server.api_service.chat import chat_input
 from xllm_server.api_service.logprobs import token_text
 from xllm_server.api_service.service import read_request
@@ -54,7 +53,7 @@ class TokenService:
             ids = master.tokenizer.encode(body.prompt, add_special_tokens=body.add_special_tokens is not False)
         else:
             chat = chat_request(body, body.chat_content(), {})
-            ids = master.prepare_chat(chat_input(chat), SamplingParams(max_tokens=0)).prompt_token_ids
+            ids = master.tokenize_chat(chat_input(chat))
         answer = TokenizeAnswer(len(ids), master.ready.max_model_len, ids)
         if body.return_token_strs:
             answer.token_strs = [token_text(master.tokenizer.token_bytes(token_id)) for token_id in ids]

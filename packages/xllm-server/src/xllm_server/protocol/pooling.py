@@ -61,15 +61,22 @@ class EmbeddingRequest(PoolingRequest, kw_only=True):
     add_generation_prompt: bool | None = None
     """End the conversation where an answer would begin; false when left out."""
     task: Literal["embed", "mm_embed"] | None = None
-    """mm_embed: what the model's vision tower makes of each image and video of `messages`, instead of a vector."""
+    """mm_embed: what the model's vision tower makes of each image and video of `messages`, instead of a vector. Left out, it is
+    embed, but for a model that was loaded for mm_embed."""
     encoding_format: Literal["float", "base64"] | None = None
     """base64 is that of little-endian float32 numbers."""
     dimensions: Int64 | None = None
     """Cut the vectors to so many numbers, and normalise what is left."""
 
-    def check(self) -> None:
-        """Check what types cannot say; raises as `check_pooling` does."""
+    def wants_media(self, *, is_loaded_for_media: bool) -> bool:
+        """Whether the task is mm_embed."""
+        return is_loaded_for_media if self.task is None else self.task == "mm_embed"
+
+    def check(self, *, is_media: bool) -> None:
+        """Check what types cannot say, where the task is mm_embed or not; raises as `check_pooling` does."""
         self.check_pooling()
+        if is_media and self.messages is None:
+            raise InvalidRequest("The task mm_embed needs messages with images or videos.", "messages")
         if (self.input is None) == (self.messages is None):
             raise InvalidRequest("Give either input or messages.", "input")
         if self.messages is None:
@@ -78,9 +85,7 @@ class EmbeddingRequest(PoolingRequest, kw_only=True):
             raise InvalidRequest("messages must not be empty.", "messages")
         elif self.truncate_prompt_tokens is not None:
             raise InvalidRequest("Conversations are not truncated.", "truncate_prompt_tokens")
-        if self.task == "mm_embed" and self.messages is None:
-            raise InvalidRequest("The task mm_embed needs messages with images or videos.", "messages")
-        if self.task == "mm_embed" and self.dimensions is not None:
+        if is_media and self.dimensions is not None:
             raise InvalidRequest("Embeddings of media are not cut.", "dimensions")
 
     def chat(self) -> ChatInput:
@@ -101,7 +106,7 @@ class Embedding(msgspec.Struct, tag_field="object", tag="embedding"):
 
 
 class EmbeddedMedium(msgspec.Struct, tag_field="object", tag="mm_embedding", kw_only=True):
-    """What the vision tower made of one image or video; the whole can be sent back as an `image_embeds` part."""
+    """What the vision tower made of one image or video; the whole can be sent back in an `image_embeds` or `video_embeds` part."""
 
     index: int
     kind: Literal["image", "video"]
@@ -111,6 +116,8 @@ class EmbeddedMedium(msgspec.Struct, tag_field="object", tag="mm_embedding", kw_
     dtype: Literal["float32"] = "float32"
     grid: tuple[int, int, int]
     """Patches in time, height and width."""
+    timestamps: list[float]
+    """Seconds of each frame of a video's grid; empty for images."""
 
 
 class EmbeddingList(msgspec.Struct, tag_field="object", tag="list", kw_only=True):

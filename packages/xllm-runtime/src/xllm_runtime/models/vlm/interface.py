@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -22,6 +22,17 @@ class Encodes(Protocol):
 
     def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
         """Run the tower: one [E, num_levels * hidden] an item, whatever else is encoded in the same call."""
+
+
+class MediaTower(Encodes, Protocol):
+    """A vision tower that can be loaded without the language model behind it. A module."""
+
+    @property
+    def num_levels(self) -> int:
+        """See `VisionLanguageModel.num_levels`."""
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take the tower's own tensors of a checkpoint, and drop the others; raises `ModelLoadError` as `fill_targets`."""
 
 
 class VisionLanguageModel(CausalLM, Encodes, Protocol):

@@ -1,42 +1,26 @@
 """LLaVA-OneVision: a SigLIP tower over tiles of any resolution, two layers between, and a Qwen2 decoder.
 
-The embeddings of a picture are those of the whole, then those of its tiles put together, without what stands for padding and
-with a row end behind each row. A picture among several in a conversation is one tile; so is each frame of a video, whose
-features are shrunk to a quarter. Knows nothing of when the tower runs.
-Source: LLaVA-OneVision (Li et al., 2024).
+Knows nothing of when the tower runs. Source: LLaVA-OneVision (Li et al., 2024).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from xllm_framework.model import ModelArgs
 from xllm_framework.multimodal import MediaItem
-from xllm_framework.multimodal.anyres import best_resolution, reduced_shape, unpadded
 from xllm_runtime.attention import AttentionMetadata
-from xllm_runtime.layers.linear import Linear
-from xllm_runtime.layers.parameter import WeightTargets, fill_targets, whole_parameter
+from xllm_runtime.layers.parameter import fill_targets
 from xllm_runtime.layers.vision import ACTIVATIONS
 from xllm_runtime.models.interface import KVCacheShape
 from xllm_runtime.models.llama_settings import explain_llama
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
 from xllm_runtime.models.vlm.interface import Additions, Frames
-from xllm_runtime.models.vlm.siglip import SiglipTower, siglip_args
-
-_PREFIXES = (
-    ("model.language_model.", "model."),
-    ("language_model.model.", "model."),
-    ("language_model.lm_head.", "lm_head."),
-    ("model.vision_tower.", "vision_tower."),
-    ("model.multi_modal_projector.", "multi_modal_projector."),
-    ("model.image_newline", "image_newline"),
-)
-_UNUSED = ("vision_tower.vision_model.post_layernorm.", "vision_tower.vision_model.head.")
+from xllm_runtime.models.vlm.llava_tower import LlavaOnevisionTower, renamed_weights
+from xllm_runtime.models.vlm.siglip import siglip_args
 
 
 class LlavaOnevisionForConditionalGeneration(nn.Module):
@@ -47,14 +31,7 @@ class LlavaOnevisionForConditionalGeneration(nn.Module):
     def __init__(self, args: ModelArgs, dtype: torch.dtype) -> None:
         super().__init__()
         self.args = args
-        self._vision = siglip_args(args.raw.get("vision_config") or {})
-        layer = int(args.raw.get("vision_feature_layer", -1))
-        num_layers = self._vision.num_layers + 1 + layer if layer < 0 else layer
-        self.vision_tower = SiglipTower(self._vision, num_layers, dtype)
-        hidden = args.hidden_size
-        self.linear_1 = Linear(self._vision.hidden_size, [("linear_1", hidden)], has_bias=True, dtype=dtype)
-        self.linear_2 = Linear(hidden, [("linear_2", hidden)], has_bias=True, dtype=dtype)
-        self.image_newline = nn.Parameter(torch.empty(hidden, dtype=dtype), requires_grad=False)
+        self.tower = self.build_media_tower(args, dtype)
         self.language = LlamaForCausalLM(args, dtype)
 
     @classmethod
@@ -74,6 +51,11 @@ class LlavaOnevisionForConditionalGeneration(nn.Module):
             reasons.append("its projector is not two layers with biases and gelu between")
         return reasons + explain_llama(args)
 
+    @classmethod
+    def build_media_tower(cls, args: ModelArgs, dtype: torch.dtype) -> LlavaOnevisionTower:
+        """Return the tower of a model of these arguments, without its weights."""
+        return LlavaOnevisionTower(args, dtype)
+
     @property
     def text_model(self) -> LlamaForCausalLM:
         """See `VisionLanguageModel.text_model`."""
@@ -88,14 +70,8 @@ class LlavaOnevisionForConditionalGeneration(nn.Module):
         self.language.bind_kv_cache(caches)
 
     def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
-        """See `VisionLanguageModel.encode`; a picture's grid is (tiles, height, width), its size before resizing."""
-        tiles = [frames(item) for item in items]
-        features = self.linear_2(F.gelu(self.linear_1(self.vision_tower(torch.cat(tiles)))))
-        parts = torch.split(features, [len(item) for item in tiles])
-        return [
-            self._shrunk(part) if item.kind == "video" else self._packed(part, item.grid[1:])
-            for part, item in zip(parts, items, strict=True)
-        ]
+        """See `VisionLanguageModel.encode`."""
+        return self.tower.encode(items, frames)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """See `VisionLanguageModel.embed`."""
@@ -118,53 +94,8 @@ class LlavaOnevisionForConditionalGeneration(nn.Module):
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `CausalLM.load_weights`."""
-        fill_targets(self._targets(), _renamed(weights), self._ignores)
-
-    def _packed(self, tiles: torch.Tensor, size: tuple[int, int]) -> torch.Tensor:
-        """Make [E, hidden] of the features of one picture's tiles [N, side^2, hidden]."""
-        newline = self.image_newline
-        if len(tiles) == 1:
-            return torch.cat((tiles[0], newline[None]))
-        side = self._vision.side
-        resolution = best_resolution(size, self.args.raw["image_grid_pinpoints"])
-        rows, columns = (length // self._vision.image_size for length in resolution)
-        whole = tiles[1:].view(rows, columns, side, side, -1).permute(4, 0, 2, 1, 3)
-        whole = whole.reshape(-1, rows * side, columns * side)
-        kept_rows, kept_columns = unpadded(size, rows * side, columns * side)
-        whole = whole[:, kept_rows, kept_columns]
-        max_tiles = int(str(self.args.raw.get("vision_aspect_ratio", "anyres_max_9")).removeprefix("anyres_max_"))
-        shape = reduced_shape(whole.shape[1], whole.shape[2], side, max_tiles)
-        if shape != whole.shape[1:]:
-            whole = F.interpolate(whole[None], shape, mode="bilinear")[0]
-        ends = newline[:, None, None].expand(-1, whole.shape[1], 1)
-        return torch.cat((tiles[0], torch.cat((whole, ends), -1).flatten(1).T))
-
-    def _shrunk(self, frames: torch.Tensor) -> torch.Tensor:
-        """Make [E, hidden] of the features of a video's frames [N, side^2, hidden]."""
-        side, half = self._vision.side, math.ceil(self._vision.side / 2)
-        pictures = frames.transpose(1, 2).reshape(len(frames), -1, side, side)
-        shrunk = F.interpolate(pictures, (half, half), mode="bilinear")
-        return torch.cat((shrunk.flatten(2).transpose(1, 2).flatten(0, 1), self.image_newline[None]))
-
-    def _targets(self) -> WeightTargets:
-        yield from self.vision_tower.weight_targets("vision_tower.vision_model")
-        yield from self.linear_1.weight_targets("multi_modal_projector")
-        yield from self.linear_2.weight_targets("multi_modal_projector")
-        yield whole_parameter("image_newline", self, "image_newline")
-        yield from self.language.weight_targets()
+        targets = [*self.tower.weight_targets(), *self.language.weight_targets()]
+        fill_targets(targets, renamed_weights(weights), self._ignores)
 
     def _ignores(self, name: str) -> bool:
-        """What lies behind the layer whose features are taken is not computed."""
-        layer = name.removeprefix("vision_tower.vision_model.encoder.layers.").partition(".")[0]
-        is_behind = layer.isdigit() and int(layer) >= len(self.vision_tower.layers)
-        return name.startswith(_UNUSED) or is_behind or self.language.ignores_weight(name)
-
-
-def _renamed(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield tensors under one set of names, whichever release wrote them."""
-    for name, tensor in weights:
-        prefix, replacement = next((pair for pair in _PREFIXES if name.startswith(pair[0])), ("", ""))
-        name = replacement + name.removeprefix(prefix)
-        if name.startswith("vision_tower.") and not name.startswith("vision_tower.vision_model."):
-            name = name.replace("vision_tower.", "vision_tower.vision_model.", 1)
-        yield name, tensor
+        return self.tower.ignores_weight(name) or self.language.ignores_weight(name)

@@ -45,6 +45,28 @@ class VisionTower(Protocol):
         """Yield the tensors under `prefix`."""
 
 
+class QwenMediaTower(nn.Module):
+    """`MediaTower` of the family."""
+
+    def __init__(self, tower: VisionTower) -> None:
+        super().__init__()
+        self.visual = tower
+
+    @property
+    def num_levels(self) -> int:
+        """See `VisionLanguageModel.num_levels`."""
+        return self.visual.num_levels
+
+    def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
+        """See `Encodes.encode`."""
+        return self.visual([frames(item) for item in items], [item.grid for item in items])
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """See `MediaTower.load_weights`."""
+        own = (pair for pair in renamed_weights(weights) if pair[0].startswith("visual."))
+        fill_targets(self.visual.weight_targets("visual"), own, lambda _: False)
+
+
 class QwenVLForConditionalGeneration(nn.Module):
     """`VisionLanguageModel` of the family; a subclass names its generation."""
 
@@ -68,6 +90,11 @@ class QwenVLForConditionalGeneration(nn.Module):
     def build_tower(cls, args: ModelArgs, dtype: torch.dtype) -> VisionTower:
         """Return the tower of a model of these arguments, without its weights."""
         return QwenVisionTower(qwen_vision_args(args), cls.style, dtype)
+
+    @classmethod
+    def build_media_tower(cls, args: ModelArgs, dtype: torch.dtype) -> QwenMediaTower:
+        """Return what encodes media for a model of these arguments, without its weights."""
+        return QwenMediaTower(cls.build_tower(args, dtype))
 
     @classmethod
     def language_args(cls, args: ModelArgs) -> ModelArgs:
