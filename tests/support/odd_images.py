@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import random
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import PIL.Image
@@ -76,6 +77,7 @@ def fuzzed_images(count: int) -> Iterator[bytes]:
         yield bytes(content)
 
 
+@cache
 def bombs() -> dict[str, bytes]:
     """Return small files that say they are huge pictures."""
     huge = encoded(PIL.Image.new("1", (30000, 30000)), "PNG")

@@ -299,7 +299,7 @@ class Reference:
         self.model = getattr(transformers, CLASSES[model_type]).from_pretrained(self.folder, dtype=torch.float32)
         self.model.eval()
         self.tokenizer = AutoTokenizer.from_pretrained(self.folder)
-        self.image_processor = AutoImageProcessor.from_pretrained(self.folder)
+        self.image_processor = AutoImageProcessor.from_pretrained(self.folder, backend="pil")
 
     def inputs(self, messages: list[dict[str, Any]], images: list[PIL.Image.Image]) -> dict[str, torch.Tensor]:
         """Return the model's inputs for a conversation whose image parts are `images`, in order."""

@@ -74,7 +74,7 @@ def reference_video(folder: Path, content: bytes, text: str) -> dict[str, Any]:
     options: dict[str, Any] = {"cap_pixels_per_frame": False} if model_type.startswith("qwen") else {}
     videos = video_class(**{name: settings[name] for name in names if name in settings}, **options)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    processor = processor_class(AutoImageProcessor.from_pretrained(folder), tokenizer, videos)
+    processor = processor_class(AutoImageProcessor.from_pretrained(folder, backend="pil"), tokenizer, videos)
     if model_type == "llava_onevision":
         processor.num_image_tokens, processor.video_token = 16, "<|video_pad|>"
     frames, fps = decoded(content)

@@ -60,6 +60,21 @@ def test_pixels_grids_and_token_counts_are_transformers(model_type: str) -> None
         torch.testing.assert_close(patches, expected["pixel_values"], atol=1e-6, rtol=1e-6, msg=name)
 
 
+def test_tiles_and_token_counts_of_llava_are_transformers() -> None:
+    processor, encoder = processor_of("llava_onevision")
+    ref = reference("llava_onevision")
+    for name, content in IMAGES.items():
+        image = load_image(PIL.Image.open(io.BytesIO(content)))
+        for num_images in (1, 2):
+            expected = ref.image_processor(images=[[image] * num_images], return_tensors="pt")
+            decoded = decode_image(content, CONFIG.max_image_pixels, "part")
+            found = processor.process_image(decoded, "part", num_images)
+            assert len(found.expansion) == ref.num_tokens(expected)[0], name
+            tiles = encoder.frames(found.item)
+            torch.testing.assert_close(tiles, expected["pixel_values"][0][: len(tiles)], atol=1e-6, rtol=1e-6, msg=name)
+            assert num_images > 1 or len(tiles) == len(expected["pixel_values"][0]), name
+
+
 def test_fuzzed_files_are_served_or_refused_and_take_bounded_memory() -> None:
     processor, _ = processor_of("qwen2_vl")
     refused = 0

@@ -25,7 +25,7 @@ ON_TORCH = {"on torch": {"model_impl": "python", "max_num_batched_tokens": 13}}
 OF_MODEL = {
     **dict.fromkeys(MODELS, tuple(FEATURES)),
     **dict.fromkeys(("qwen2_5_vl", "qwen3_vl"), (*FEATURES, *ON_TORCH)),
-    "glm4v_moe": ("prefix cache", "chunks inside images"),
+    "glm4v_moe": ("prefix cache", "no prefix cache", "chunks inside images"),
 }
 """Features that are tried with a model: all, but where only its decoder is new; and torch, where the native decoder serves else."""
 
