@@ -14,6 +14,7 @@ import torch
 from xllm_framework.errors import ModelLoadError
 from xllm_framework.model import ModelArgs
 from xllm_runtime.weights.converted_copy import ConvertedCopy
+from xllm_runtime.weights.gguf_on_device import serves, weights_on_device
 from xllm_runtime.weights.gguf_tensors import gguf_tensors
 from xllm_runtime.weights.raw_tensor import RawTensor
 from xllm_runtime.weights.safetensors_file import DTYPE_NAMES, typed_view
@@ -25,18 +26,24 @@ MAX_THREADS = 8
 """More would only wait for the interpreter between numpy's calls."""
 
 
-def gguf_weights(path: Path, args: ModelArgs, dtype: torch.dtype, cache_dir: str) -> Iterator[tuple[str, torch.Tensor]]:
+def gguf_weights(
+    path: Path, args: ModelArgs, dtype: torch.dtype, cache_dir: str, device: torch.device | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (Hugging Face name, tensor in `dtype`) of the GGUF file at `path`.
 
-    The first time, the dequantised tensors are written to a copy under `cache_dir` ("" is the user's cache), which later
-    starts map. Where no copy can be written, they lie in memory. Raises `ModelLoadError` naming the tensor.
+    Where `device` can make numbers of what is stored, they are made there. Else they lie on the CPU: the first time, the
+    dequantised tensors are written to a copy under `cache_dir` ("" is the user's cache), which later starts map; where no copy can
+    be written, in memory. Raises `ModelLoadError` naming the tensor.
     """
+    tensors = gguf_tensors(path, args)
+    if device is not None and serves(tensors, device):
+        yield from weights_on_device(tensors, dtype, device)
+        return
     copy = ConvertedCopy(path, dtype, cache_dir)
     existing = copy.open()
     if existing is not None:
         yield from existing
         return
-    tensors = gguf_tensors(path, args)
     header, entries = lay_out([(tensor.name, DTYPE_NAMES[dtype], tensor.shape) for tensor in tensors])
     storage = copy.allocate(header, entries[-1].end)
     _convert_all(tensors, entries, storage, len(header))

@@ -23,8 +23,11 @@ def load_weights(
     dtype: torch.dtype,
     load: LoadConfig | None = None,
     kept: Container[str] = (),
+    device: torch.device | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (Hugging Face name, CPU tensor) one at a time; nothing is read before the first is asked for.
+    """Yield (Hugging Face name, tensor) one at a time; nothing is read before the first is asked for.
+
+    They lie on the CPU; but a GGUF file's on `device`, if that is named and can make numbers of what is stored.
 
     The tensors are views of mapped files: keeping one keeps its file mapped, and none may be written to. Safetensors
     come in the dtype that they are stored in, GGUF tensors and quantised matrices in `dtype`; those of `kept` layers (by
@@ -40,4 +43,4 @@ def load_weights(
     else:
         from xllm_runtime.weights.gguf_weights import gguf_weights
 
-        yield from gguf_weights(files.path, args, dtype, (load or LoadConfig()).cache_dir)
+        yield from gguf_weights(files.path, args, dtype, (load or LoadConfig()).cache_dir, device)

@@ -52,7 +52,7 @@ def load_model(
             fill_dummy_weights(model)
         else:
             kept = model.kept_layers() if isinstance(model, KeepsQuantised) else frozenset()
-            model.load_weights(load_weights(files, args, dtype, load, kept))
+            model.load_weights(load_weights(files, args, dtype, load, kept, device))
     if isinstance(model, nn.Module):
         model.eval().requires_grad_(False)
     logger.info("Loaded %s (%s) in %.1f s.", files.name, choice.model_impl, time.monotonic() - start_s)
