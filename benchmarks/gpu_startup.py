@@ -10,7 +10,9 @@ model. `--check` fails where the GPU adds more than 2 s to what the CPU takes wi
 from __future__ import annotations
 
 import argparse
+import cProfile
 import importlib
+import pstats
 import statistics
 import subprocess
 import sys
@@ -89,7 +91,7 @@ def print_phases(model: str, device: str) -> None:
         module, _, class_name = place.partition(":")
         owner = importlib.import_module(module)
         owner = getattr(owner, class_name) if class_name else owner
-        setattr(owner, name, _timed(getattr(owner, name), what))
+        setattr(owner, name, _timed(getattr(owner, name), what, is_profiled=name == "_warm_up"))
     from xllm_runtime import LLM, SamplingParams
 
     with LLM(model, device=device, model_impl="auto" if device == "cuda" else "python") as llm:
@@ -101,16 +103,28 @@ def print_phases(model: str, device: str) -> None:
             mark("a request of one token")
 
 
-def _timed(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+def _timed(function: Callable[..., Any], what: str, *, is_profiled: bool) -> Callable[..., Any]:
+    """Return `function`, which then prints how long it takes, and maybe what in it takes longest."""
+
     @wraps(function)
     def timed(*args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
+        profile, start = cProfile.Profile(), time.perf_counter()
         try:
-            return function(*args, **kwargs)
+            return profile.runcall(function, *args, **kwargs) if is_profiled else function(*args, **kwargs)
         finally:
             print(f"    {what:32} {time.perf_counter() - start:6.3f} s", flush=True)
+            if is_profiled:
+                print_slowest(pstats.Stats(profile))
 
     return timed
+
+
+def print_slowest(stats: Any) -> None:
+    """Print the functions that took longest, what they called left out."""
+    for (file, line, name), (_, count, seconds, *_rest) in sorted(stats.stats.items(), key=lambda call: -call[1][2])[
+        :10
+    ]:
+        print(f"      {seconds:6.3f} s in {count} x {name} ({'/'.join(file.split('/')[-2:])}:{line})", flush=True)
 
 
 def main() -> int:
