@@ -129,7 +129,8 @@ def served(url: str, concurrency: int) -> dict[str, Any]:
 def offline(folder: Path, concurrency: int) -> float:
     """Return output tokens a second of the offline API on twice `concurrency` requests."""
     params = SamplingParams(temperature=0.0, max_tokens=OUTPUT_TOKENS, ignore_eos=True)
-    with LLM(str(folder), device="cuda", load_format="dummy", **OPTIONS) as llm:
+    options: dict[str, Any] = {**OPTIONS, "max_num_seqs": concurrency}  # as over HTTP, where no more are there
+    with LLM(str(folder), device="cuda", load_format="dummy", **options) as llm:
         prompts = make_prompts(2 * concurrency, INPUT_TOKENS)
         llm.generate(prompts[:concurrency], params, use_tqdm=False)
         start = time.perf_counter()
