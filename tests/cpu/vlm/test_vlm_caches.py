@@ -11,6 +11,7 @@ import pytest
 
 from support.masters import Collector
 from support.tiny_vision import picture
+from support.video_clips import clip
 from support.vision_cases import reference
 from xllm_framework.config import XLLMConfig
 from xllm_framework.request import FinishReason, SamplingParams
@@ -18,6 +19,8 @@ from xllm_framework.request.messages import EngineStats
 from xllm_runtime.llm import LLM
 from xllm_runtime.master import ChatInput
 from xllm_runtime.master.vlm import VLMMaster
+from xllm_runtime.worker import native_vlm
+from xllm_runtime.worker.media_encoder import MediaEncoder
 
 GREEDY = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 OPTIONS: dict[str, Any] = {"dtype": "float32", "max_model_len": 512, "check_integrity": True, "threads": 1}
@@ -100,9 +103,23 @@ def test_the_encoder_budget_spreads_pictures_over_steps() -> None:
     assert num_steps == 8
 
 
+class WatchedEncoder(MediaEncoder):
+    """A `MediaEncoder` that the test finds again."""
+
+    latest: WatchedEncoder
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        WatchedEncoder.latest = self
+
+
 @pytest.mark.parametrize("overlap", [False, True])
-def test_everything_comes_back_after_a_hundred_requests_with_aborts(overlap: bool) -> None:
+def test_everything_comes_back_after_a_hundred_requests_with_aborts(
+    overlap: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(native_vlm, "MediaEncoder", WatchedEncoder)
     generator = random.Random(3)
+    video = {"type": "video", "video": clip(6, 4, 60, 44)}
     config = XLLMConfig.from_flat(
         {
             "model": str(reference("qwen2_5_vl").folder),
@@ -122,8 +139,12 @@ def test_everything_comes_back_after_a_hundred_requests_with_aborts(overlap: boo
                 picture(generator.randrange(6), *generator.choices((30, 60, 90), k=2)) for _ in range(index % 3)
             ]
             messages = conversation(*pictures, text="x" * generator.randint(1, 80))
+            if index % 7 == 0:
+                messages[0]["content"].append(video)
             params = SamplingParams(temperature=0, max_tokens=generator.randint(1, 12), n=1 + index % 2)
             prepared, collector = master.prepare_chat(ChatInput(messages=messages), params), Collector()
+            if pictures and index % 5 == 0:
+                prepared = master.prepare_media_embedding(messages)
             master.submit(prepared, collector)
             started.append((prepared.request_id, collector))
             if generator.random() < 0.4:
@@ -136,6 +157,11 @@ def test_everything_comes_back_after_a_hundred_requests_with_aborts(overlap: boo
             time.sleep(0.01)
         assert (end.num_running, end.num_waiting) == (0, 0)
         assert end.num_free_blocks + end.num_cached_blocks == end.num_blocks
+        encoder = WatchedEncoder.latest
+        assert end.num_encoded_media == encoder.num_encoded > 0
+        kept = encoder._kept.values()
+        assert encoder.num_kept_bytes == sum(embeddings.nbytes for embeddings in kept) <= 30_000
+        assert len(kept) > 1
         assert master.health() is None
     finally:
         master.close()
