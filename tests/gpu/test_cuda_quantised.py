@@ -239,8 +239,7 @@ def run_both(fast: LlamaForCausalLM, truth: LlamaForCausalLM, num_sequences: int
         expected = logits_of(plain, truth, step)
         errors.append(error_of(logits, expected))
         chosen = torch.from_numpy(np.asarray(started.wait().token_ids, np.int64))
-        # Tokens are chosen of exact sums, of which `logits` are the rounded ones: two may have become equal.
-        assert torch.equal(logits.gather(-1, chosen[:, None])[:, 0], logits.max(-1).values)
+        assert torch.equal(chosen, logits.argmax(-1))
     assert graphs.num_graphs >= 1
     return prompt_error, max(errors)
 
@@ -257,13 +256,13 @@ def test_models_with_quantised_matrices(form, num_sequences):
     assert decode_error < loose
 
 
-@pytest.mark.parametrize("num_sequences", [1, 20])
+@pytest.mark.parametrize("num_sequences", [1, 5, 20, 40])
 @pytest.mark.parametrize("scheme", [None, SCHEMES["awq"]], ids=["plain", "awq"])
 def test_models_in_float16(scheme, num_sequences):
     prompt_error, decode_error = run_both(*pair_of(scheme, torch.float16), num_sequences)
     print("float16", num_sequences, f"{prompt_error:.2e} {decode_error:.2e}")
     assert prompt_error < 3e-3
-    assert decode_error < 5e-3  # the buffer of logits is bfloat16
+    assert decode_error < 3e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

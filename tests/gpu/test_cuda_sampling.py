@@ -52,7 +52,7 @@ FILTERS = {
 
 @pytest.mark.parametrize("name", FILTERS)
 @pytest.mark.parametrize(("num_rows", "size"), [(64, 151936), (300, 1000), (5, 264)])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_tokens_are_those_of_the_sampler_on_arrays(name, num_rows, size, dtype):
     logits = (torch.randn(num_rows, size, device="cuda") * 3).to(dtype)
     rows = options_of(num_rows, **FILTERS[name])

@@ -31,7 +31,8 @@ def poison(num_bytes: int) -> None:
 @pytest.mark.parametrize("name", ["hopper", "sdpa"])
 @pytest.mark.parametrize("head_dim", [64, 72, 80, 128])
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS.keys())
-def test_segments_equal_float64(name, head_dim, lengths):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+def test_segments_equal_float64(name, head_dim, lengths, dtype):
     from xllm_runtime.attention import AttentionSpec
     from xllm_runtime.attention.segments import Segments, select_segment_attention
 
@@ -41,10 +42,10 @@ def test_segments_equal_float64(name, head_dim, lengths):
         num_kv_heads=heads,
         head_dim=head_dim,
         scale=head_dim**-0.5,
-        dtype=torch.bfloat16,
+        dtype=dtype,
         device=device,
     )
-    three = normal(sum(lengths), 3, heads, head_dim).unbind(1)  # strided rows, as a fused product leaves them
+    three = normal(sum(lengths), 3, heads, head_dim).to(dtype).unbind(1)  # strided rows, as a fused product leaves them
     expected = torch.cat(
         [
             torch.einsum("hqn,nhd->qhd", (torch.einsum("qhd,nhd->hqn", q, k) * spec.scale).softmax(-1), v)

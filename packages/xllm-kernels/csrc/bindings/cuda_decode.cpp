@@ -11,9 +11,9 @@ namespace device = kernels::cuda;
 void linear_stream(Handle x_object, Handle weight_object, Handle norm_weight_object, Handle bias_object, double eps,
                    int epilogue, Handle out_object, Handle workspace_object, Handle counters_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), weight(weight_object, "weight"), out(out_object, "out");
-  expect_matrix(x);
-  expect_matrix(weight);
-  expect_matrix(out);
+  const device::HalfType type = half_type_of(x);
+  const Scalar scalar = x.scalar();
+  for (const DeviceTensor* matrix : {&x, &weight, &out}) expect_matrix(*matrix, scalar);
   if (epilogue < 0 || epilogue > 2) fail("epilogue must be 0, 1 or 2");
   const int64_t n = weight.size(0), k = weight.size(1);
   const bool gated = epilogue == static_cast<int>(device::Epilogue::silu_and_mul);
@@ -24,8 +24,8 @@ void linear_stream(Handle x_object, Handle weight_object, Handle norm_weight_obj
   const Workspace workspace = workspace_of(workspace_object, counters_object);
   device::linear_stream({.x = x.memory(),
                          .weight = weight.memory(),
-                         .norm_weight = optional_vector(norm_weight_object, "norm_weight", k),
-                         .bias = optional_vector(bias_object, "bias", n),
+                         .norm_weight = optional_vector(norm_weight_object, "norm_weight", k, scalar),
+                         .bias = optional_vector(bias_object, "bias", n, scalar),
                          .out = out.memory(),
                          .workspace = workspace.memory,
                          .workspace_size = workspace.size,
@@ -35,22 +35,18 @@ void linear_stream(Handle x_object, Handle weight_object, Handle norm_weight_obj
                          .n = static_cast<int>(n),
                          .k = static_cast<int>(k),
                          .eps = static_cast<float>(eps),
-                         .epilogue = static_cast<device::Epilogue>(epilogue)},
+                         .epilogue = static_cast<device::Epilogue>(epilogue),
+                         .type = type},
                         as_stream(stream));
 }
 
 namespace {
 
-// Parts of sums of squares of rows of `width` numbers, or nullptr for None.
-float* squares_of(Handle object, const char* name, int64_t width) {
-  if (object.is_none()) return nullptr;
-  const DeviceTensor squares(object, name);
-  squares.expect_scalar(Scalar::float32);
-  squares.expect_dims(2);
-  squares.expect_size(0, width / 64, "the columns in tiles of 64");
-  squares.expect_size(1, 32, "the rows that are normed at most");
-  squares.expect_dense_from(0);
-  return static_cast<float*>(squares.memory());
+// Room for sums of squares of rows of `width` numbers in tiles of 64, or nullptr for None.
+float* next_squares_of(Handle object, int64_t width) {
+  const RowSquares squares = squares_of(object, "next_squares");
+  if (squares.memory != nullptr && squares.parts != width / 64) fail("next_squares must have a row for every 64 outputs of weight");
+  return squares.memory;
 }
 
 }  // namespace
@@ -58,9 +54,9 @@ float* squares_of(Handle object, const char* name, int64_t width) {
 void linear_batch(Handle x_object, Handle weight_object, Handle bias_object, int epilogue, Handle squares_object, double eps,
                   Handle next_norm_object, Handle next_x_object, Handle next_squares_object, Handle out_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), weight(weight_object, "weight"), out(out_object, "out");
-  expect_matrix(x);
-  expect_matrix(weight);
-  expect_matrix(out);
+  const device::HalfType type = half_type_of(x);
+  const Scalar scalar = x.scalar();
+  for (const DeviceTensor* matrix : {&x, &weight, &out}) expect_matrix(*matrix, scalar);
   if (epilogue < 0 || epilogue > 2) fail("epilogue must be 0, 1 or 2");
   const int64_t n = weight.size(0), k = weight.size(1);
   const bool gated = epilogue == static_cast<int>(device::Epilogue::silu_and_mul);
@@ -70,34 +66,29 @@ void linear_batch(Handle x_object, Handle weight_object, Handle bias_object, int
   out.expect_size(1, gated ? n / 2 : n, "the outputs of weight");
   if (next_norm_object.is_none() != next_x_object.is_none() || next_norm_object.is_none() != next_squares_object.is_none())
     fail("next_norm, next_x and next_squares go together");
-  void* next_x = nullptr;
-  if (!next_x_object.is_none()) {
-    const DeviceTensor left(next_x_object, "next_x");
-    expect_matrix(left);
-    left.expect_size(0, x.size(0), "the rows of x");
-    left.expect_size(1, n, "the outputs of weight");
-    next_x = left.memory();
-  }
+  const RowSquares squares = squares_of(squares_object, "squares");
   device::linear_batch({.x = x.memory(),
                         .weight = weight.memory(),
-                        .bias = optional_vector(bias_object, "bias", n),
+                        .bias = optional_vector(bias_object, "bias", n, scalar),
                         .out = out.memory(),
                         .batch = static_cast<int>(x.size(0)),
                         .n = static_cast<int>(n),
                         .k = static_cast<int>(k),
                         .epilogue = static_cast<device::Epilogue>(epilogue),
-                        .squares = squares_of(squares_object, "squares", k),
+                        .type = type,
+                        .squares = squares.memory,
+                        .num_squares = squares.parts,
                         .eps = static_cast<float>(eps),
-                        .next_norm = optional_vector(next_norm_object, "next_norm", n),
-                        .next_x = next_x,
-                        .next_squares = squares_of(next_squares_object, "next_squares", n)},
+                        .next_norm = optional_vector(next_norm_object, "next_norm", n, scalar),
+                        .next_x = optional_matrix(next_x_object, "next_x", x.size(0), n, scalar),
+                        .next_squares = next_squares_of(next_squares_object, n)},
                        as_stream(stream));
 }
 
 namespace {
 
 void expect_cache(const DeviceTensor& cache, const DeviceTensor& key) {
-  cache.expect_scalar(Scalar::bfloat16);
+  cache.expect_scalar(key.scalar());
   cache.expect_dims(4);
   cache.expect_dense_from(0);
   cache.expect_size(2, key.size(1), "the kv heads of key");
@@ -115,12 +106,13 @@ void decode_attention(Handle query_object, Handle key_object, Handle value_objec
   const DeviceTensor key_cache(key_cache_object, "key_cache"), value_cache(value_cache_object, "value_cache");
   const DeviceTensor tables(block_tables_object, "block_tables"), lengths(seq_lens_object, "seq_lens");
   const DeviceTensor out(out_object, "out");
-  const int64_t batch = query.size(0), head_dim = query.size(2);
+  const device::HalfType type = half_type_of(query);
   for (const DeviceTensor* tensor : {&query, &key, &value, &out}) {
-    expect_heads(*tensor);
-    tensor->expect_size(0, batch, "the rows of query");
-    tensor->expect_size(2, head_dim, "the head size of query");
+    expect_heads(*tensor, query.scalar());
+    tensor->expect_size(0, query.size(0), "the rows of query");
+    tensor->expect_size(2, query.size(2), "the head size of query");
   }
+  const int64_t batch = query.size(0), head_dim = query.size(2);
   value.expect_size(1, key.size(1), "the kv heads of key");
   out.expect_size(1, query.size(1), "the heads of query");
   out.expect_dense_from(0);
@@ -143,8 +135,8 @@ void decode_attention(Handle query_object, Handle key_object, Handle value_objec
                             .v = value.memory(),
                             .q_row_stride = query.row_stride(query.size(1) * head_dim),
                             .kv_row_stride = key_stride,
-                            .q_norm = optional_vector(q_norm_object, "q_norm", head_dim),
-                            .k_norm = optional_vector(k_norm_object, "k_norm", head_dim),
+                            .q_norm = optional_vector(q_norm_object, "q_norm", head_dim, query.scalar()),
+                            .k_norm = optional_vector(k_norm_object, "k_norm", head_dim, query.scalar()),
                             .cos_sin = angles_of(cos_sin_object, head_dim),
                             .key_cache = key_cache.memory(),
                             .value_cache = value_cache.memory(),
@@ -167,7 +159,8 @@ void decode_attention(Handle query_object, Handle key_object, Handle value_objec
                             .splits = splits,
                             .configuration = configuration,
                             .scale = static_cast<float>(scale),
-                            .eps = static_cast<float>(eps)},
+                            .eps = static_cast<float>(eps),
+                            .type = type},
                            as_stream(stream));
 }
 

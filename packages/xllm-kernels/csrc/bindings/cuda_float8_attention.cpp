@@ -8,17 +8,6 @@ namespace device = kernels::cuda;
 
 namespace {
 
-// A norm's weight in the type of query, or nullptr for None.
-const void* norm_of(Handle object, const char* name, const DeviceTensor& query) {
-  if (object.is_none()) return nullptr;
-  const DeviceTensor weight(object, name);
-  weight.expect_scalar(query.scalar());
-  weight.expect_dims(1);
-  weight.expect_size(0, query.size(2), "the head size of query");
-  weight.expect_dense_from(0);
-  return weight.memory();
-}
-
 // Four numbers of 8 bits a word.
 void expect_words(const DeviceTensor& cache, const DeviceTensor& key) {
   cache.expect_scalar(Scalar::int32);
@@ -37,7 +26,7 @@ void float8_attention(Handle query_object, Handle key_object, Handle value_objec
   const DeviceTensor query(query_object, "query"), key(key_object, "key"), value(value_object, "value"), out(out_object, "out");
   const DeviceTensor key_cache(key_cache_object, "key_cache"), value_cache(value_cache_object, "value_cache");
   const DeviceTensor tables(tables_object, "block_tables"), lengths(lengths_object, "seq_lens");
-  if (query.scalar() != Scalar::bfloat16 && query.scalar() != Scalar::float16) fail("query must be bfloat16 or float16");
+  const device::HalfType type = half_type_of(query);
   for (const DeviceTensor* tensor : {&query, &key, &value, &out}) {
     tensor->expect_scalar(query.scalar());
     tensor->expect_dims(3);
@@ -69,8 +58,8 @@ void float8_attention(Handle query_object, Handle key_object, Handle value_objec
                      .v = value.memory(),
                      .q_row_stride = query.row_stride(query.size(1) * head_dim),
                      .kv_row_stride = key_stride,
-                     .q_norm = norm_of(q_norm, "q_norm", query),
-                     .k_norm = norm_of(k_norm, "k_norm", query),
+                     .q_norm = optional_vector(q_norm, "q_norm", head_dim, query.scalar()),
+                     .k_norm = optional_vector(k_norm, "k_norm", head_dim, query.scalar()),
                      .cos_sin = angles_of(cos_sin, head_dim),
                      .key_cache = key_cache.memory(),
                      .value_cache = value_cache.memory(),
@@ -93,10 +82,10 @@ void float8_attention(Handle query_object, Handle key_object, Handle value_objec
                      .splits = splits,
                      .configuration = 0,
                      .scale = static_cast<float>(scale),
-                     .eps = static_cast<float>(eps)},
+                     .eps = static_cast<float>(eps),
+                     .type = type},
        .key_scale = static_cast<float>(key_scale),
-       .value_scale = static_cast<float>(value_scale),
-       .type = query.scalar() == Scalar::float16 ? device::HalfType::float16 : device::HalfType::bfloat16},
+       .value_scale = static_cast<float>(value_scale)},
       as_stream(stream));
 }
 

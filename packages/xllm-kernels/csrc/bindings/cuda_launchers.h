@@ -47,8 +47,7 @@ void beam_scores(Handle logits, Handle scores, Handle nodes, Handle starts, Hand
                  uintptr_t stream);
 void top_k(Handle values, Handle places, Handle best, uintptr_t stream);
 void prompt_attention(Handle query, Handle key, Handle value, Handle query_start, Handle key_start, Handle seq_lens, Handle block_tables,
-                      int max_query_len, double scale, bool is_causal, int splits, int configuration, Handle out, Handle lse,
-                      uintptr_t stream);
+                      int max_query_len, double scale, bool is_causal, int splits, Handle out, Handle lse, uintptr_t stream);
 void quantised_stream(Handle x, Handle weight, int kind, Handle row_scales, Handle block_scales, Handle groups, Handle norm_weight,
                       Handle bias, double eps, int epilogue, int configuration, Handle out, Handle workspace, Handle counters,
                       uintptr_t stream);

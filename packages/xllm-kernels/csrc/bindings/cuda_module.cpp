@@ -57,8 +57,7 @@ NB_MODULE(_C_cuda, m) {
   m.def("top_k", &bindings::top_k, "values"_a, "places"_a, "best"_a, "stream"_a);
   m.attr("TOP_K_MAX") = kernels::kTopKMax;
   m.def("prompt_attention", &bindings::prompt_attention, "query"_a, "key"_a, "value"_a, "query_start"_a, "key_start"_a.none(),
-        "seq_lens"_a, "block_tables"_a.none(), "max_query_len"_a, "scale"_a, "is_causal"_a, "splits"_a, "configuration"_a, "out"_a,
-        "lse"_a.none(), "stream"_a);
+        "seq_lens"_a, "block_tables"_a.none(), "max_query_len"_a, "scale"_a, "is_causal"_a, "splits"_a, "out"_a, "lse"_a.none(), "stream"_a);
   m.def("why_no_prompt_attention", &kernels::why_no_prompt_attention, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a);
   m.def("quantised_stream", &bindings::quantised_stream, "x"_a, "weight"_a, "kind"_a, "row_scales"_a.none(), "block_scales"_a.none(),
         "groups"_a.none(), "norm_weight"_a.none(), "bias"_a.none(), "eps"_a, "epilogue"_a, "configuration"_a, "out"_a, "workspace"_a,

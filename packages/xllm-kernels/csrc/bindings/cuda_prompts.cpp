@@ -20,8 +20,8 @@ const int32_t* integers_of(const DeviceTensor& tensor, int64_t least) {
 struct Rows {
   int64_t num_rows, num_heads, head_dim, row_stride;
 
-  Rows(const DeviceTensor& tensor, bool is_paged) {
-    tensor.expect_scalar(Scalar::bfloat16);
+  Rows(const DeviceTensor& tensor, Scalar scalar, bool is_paged) {
+    tensor.expect_scalar(scalar);
     tensor.expect_dims(is_paged ? 4 : 3);
     tensor.expect_dense_from(1);
     const int last = tensor.num_dims() - 1;
@@ -37,13 +37,14 @@ struct Rows {
 
 void prompt_attention(Handle query_object, Handle key_object, Handle value_object, Handle query_start_object, Handle key_start_object,
                       Handle seq_lens_object, Handle block_tables_object, int max_query_len, double scale, bool is_causal, int splits,
-                      int configuration, Handle out_object, Handle lse_object, uintptr_t stream) {
+                      Handle out_object, Handle lse_object, uintptr_t stream) {
   const bool is_paged = !block_tables_object.is_none();
   const DeviceTensor query(query_object, "query"), key(key_object, "key"), value(value_object, "value"), out(out_object, "out"),
       query_start(query_start_object, "query_start"), seq_lens(seq_lens_object, "seq_lens");
   std::optional<DeviceTensor> key_start, block_tables, lse;
-  expect_heads(query);
-  const Rows keys(key, is_paged), values(value, is_paged);
+  const device::HalfType type = half_type_of(query);
+  expect_heads(query, query.scalar());
+  const Rows keys(key, query.scalar(), is_paged), values(value, query.scalar(), is_paged);
   for (const DeviceTensor* tensor : {&key, &value}) {
     tensor->expect_size(tensor->num_dims() - 1, query.size(2), "the head size of query");
     for (int dim = 0; dim < tensor->num_dims(); ++dim) tensor->expect_size(dim, key.size(dim), "as key has");
@@ -58,7 +59,7 @@ void prompt_attention(Handle query_object, Handle key_object, Handle value_objec
   } else {
     key_start.emplace(key_start_object, "key_start");
   }
-  out.expect_scalar(Scalar::bfloat16);
+  out.expect_scalar(query.scalar());
   out.expect_dims(4);
   out.expect_size(0, splits, "splits");
   for (int dim = 0; dim < 3; ++dim) out.expect_size(dim + 1, query.size(dim), "as query has");
@@ -95,8 +96,8 @@ void prompt_attention(Handle query_object, Handle key_object, Handle value_objec
                             .block_size = is_paged ? static_cast<int>(key.size(1)) : 0,
                             .splits = splits,
                             .is_causal = is_causal,
-                            .configuration = configuration,
-                            .scale = static_cast<float>(scale)},
+                            .scale = static_cast<float>(scale),
+                            .type = type},
                            as_stream(stream));
 }
 

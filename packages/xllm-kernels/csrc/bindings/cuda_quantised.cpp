@@ -32,7 +32,7 @@ void quantised_stream(Handle x_object, Handle weight_object, int kind, Handle ro
                       Handle norm_weight, Handle bias, double eps, int epilogue, int configuration, Handle out_object,
                       Handle workspace_object, Handle counters_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), weight(weight_object, "weight"), out(out_object, "out");
-  if (x.scalar() != Scalar::bfloat16 && x.scalar() != Scalar::float16) fail("x must be bfloat16 or float16");
+  const device::HalfType type = half_type_of(x);
   if (epilogue < 0 || epilogue > 2 || kind < 0 || kind > 2) fail("epilogue and kind must be 0, 1 or 2");
   expect_rows(x, x.scalar());
   expect_rows(out, x.scalar());
@@ -66,7 +66,7 @@ void quantised_stream(Handle x_object, Handle weight_object, int kind, Handle ro
        .eps = static_cast<float>(eps),
        .epilogue = static_cast<device::Epilogue>(epilogue),
        .kind = static_cast<device::WeightKind>(kind),
-       .type = x.scalar() == Scalar::float16 ? device::HalfType::float16 : device::HalfType::bfloat16,
+       .type = type,
        .configuration = configuration},
       as_stream(stream));
 }

@@ -8,7 +8,7 @@ namespace device = kernels::cuda;
 
 void rms_norm(Handle x_object, Handle weight_object, double eps, Handle out_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), out(out_object, "out");
-  x.expect_scalar(Scalar::bfloat16);
+  const device::HalfType type = half_type_of(x);
   x.expect_dims(2);
   x.expect_dense_from(1);
   out.expect_same_dtype(x);
@@ -18,28 +18,31 @@ void rms_norm(Handle x_object, Handle weight_object, double eps, Handle out_obje
   out.expect_dense_from(1);
   const int64_t size = x.size(1);
   device::rms_norm({.x = x.memory(),
-                    .weight = optional_vector(weight_object, "weight", size),
+                    .weight = optional_vector(weight_object, "weight", size, x.scalar()),
                     .out = out.memory(),
                     .num_rows = x.size(0),
                     .size = size,
                     .x_row_stride = x.row_stride(size),
                     .out_row_stride = out.row_stride(size),
-                    .eps = static_cast<float>(eps)},
+                    .eps = static_cast<float>(eps),
+                    .type = type},
                    as_stream(stream));
 }
 
 void add_rms_norm(Handle x_object, Handle residual_object, Handle weight_object, double eps, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), residual(residual_object, "residual");
-  expect_matrix(x);
-  expect_matrix(residual);
+  const device::HalfType type = half_type_of(x);
+  expect_matrix(x, x.scalar());
+  expect_matrix(residual, x.scalar());
   residual.expect_size(0, x.size(0), "the rows of x");
   residual.expect_size(1, x.size(1), "the row size of x");
   device::add_rms_norm({.x = x.memory(),
                         .residual = residual.memory(),
-                        .weight = optional_vector(weight_object, "weight", x.size(1)),
+                        .weight = optional_vector(weight_object, "weight", x.size(1), x.scalar()),
                         .num_rows = x.size(0),
                         .size = x.size(1),
-                        .eps = static_cast<float>(eps)},
+                        .eps = static_cast<float>(eps),
+                        .type = type},
                        as_stream(stream));
 }
 
@@ -51,8 +54,9 @@ device::RotaryEmbeddingArgs rotation_of(const DeviceTensor& positions, const Dev
   positions.expect_scalar(Scalar::int64);
   positions.expect_dims(1);
   positions.expect_dense_from(0);
-  expect_heads(query);
-  expect_heads(key);
+  const device::HalfType type = half_type_of(query);
+  expect_heads(query, query.scalar());
+  expect_heads(key, query.scalar());
   query.expect_size(0, positions.size(0), "the number of positions");
   key.expect_size(0, positions.size(0), "the number of positions");
   key.expect_size(2, query.size(2), "the head size of query");
@@ -69,7 +73,8 @@ device::RotaryEmbeddingArgs rotation_of(const DeviceTensor& positions, const Dev
           .head_dim = query.size(2),
           .rotary_dim = table.size(1),
           .query_row_stride = query.row_stride(query.size(1) * query.size(2)),
-          .key_row_stride = key.row_stride(key.size(1) * key.size(2))};
+          .key_row_stride = key.row_stride(key.size(1) * key.size(2)),
+          .type = type};
 }
 
 }  // namespace
@@ -87,8 +92,8 @@ void norm_and_rotate(Handle positions_object, Handle query_object, Handle key_ob
   const DeviceTensor table(table_object, "cos_sin_cache");
   const device::RotaryEmbeddingArgs heads = rotation_of(positions, query, key, table);
   device::norm_and_rotate({.heads = heads,
-                           .q_norm = optional_vector(q_norm_object, "q_norm", heads.head_dim),
-                           .k_norm = optional_vector(k_norm_object, "k_norm", heads.head_dim),
+                           .q_norm = optional_vector(q_norm_object, "q_norm", heads.head_dim, query.scalar()),
+                           .k_norm = optional_vector(k_norm_object, "k_norm", heads.head_dim, query.scalar()),
                            .eps = static_cast<float>(eps)},
                           as_stream(stream));
 }
@@ -98,8 +103,9 @@ void write_kv(Handle key_object, Handle value_object, Handle key_cache_object, H
   const DeviceTensor key(key_object, "key"), value(value_object, "value");
   const DeviceTensor key_cache(key_cache_object, "key_cache"), value_cache(value_cache_object, "value_cache");
   const DeviceTensor slots(slot_mapping_object, "slot_mapping");
-  expect_heads(key);
-  expect_heads(value);
+  expect_half(key);
+  expect_heads(key, key.scalar());
+  expect_heads(value, key.scalar());
   slots.expect_scalar(Scalar::int64);
   slots.expect_dims(1);
   slots.expect_dense_from(0);
@@ -109,7 +115,7 @@ void write_kv(Handle key_object, Handle value_object, Handle key_cache_object, H
     tensor->expect_size(2, key.size(2), "the head size of key");
   }
   for (const DeviceTensor* cache : {&key_cache, &value_cache}) {
-    cache->expect_scalar(Scalar::bfloat16);
+    cache->expect_scalar(key.scalar());
     cache->expect_dims(4);
     cache->expect_dense_from(0);
     cache->expect_size(2, key.size(1), "the kv heads of key");
@@ -130,21 +136,24 @@ void write_kv(Handle key_object, Handle value_object, Handle key_cache_object, H
 
 void silu_and_mul(Handle x_object, Handle out_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), out(out_object, "out");
-  expect_matrix(x);
-  expect_matrix(out);
+  const device::HalfType type = half_type_of(x);
+  expect_matrix(x, x.scalar());
+  expect_matrix(out, x.scalar());
   out.expect_size(0, x.size(0), "the rows of x");
   x.expect_size(1, 2 * out.size(1), "twice the row size of out");
   device::silu_and_mul({.x = x.memory(),
                         .out = out.memory(),
                         .num_rows = x.size(0),
-                        .size = out.size(1)},
+                        .size = out.size(1),
+                        .type = type},
                        as_stream(stream));
 }
 
 void argmax(Handle logits_object, Handle token_ids_object, Handle best_object, Handle workspace_object,
             Handle counters_object, uintptr_t stream) {
   const DeviceTensor logits(logits_object, "logits"), token_ids(token_ids_object, "token_ids"), best(best_object, "best");
-  expect_matrix(logits);
+  const device::HalfType type = half_type_of(logits);
+  expect_matrix(logits, logits.scalar());
   token_ids.expect_scalar(Scalar::int32);
   best.expect_scalar(Scalar::float32);
   for (const DeviceTensor* result : {&token_ids, &best}) {
@@ -161,7 +170,8 @@ void argmax(Handle logits_object, Handle token_ids_object, Handle best_object, H
                   .counters = workspace.counters,
                   .num_counters = workspace.num_counters,
                   .num_rows = logits.size(0),
-                  .size = logits.size(1)},
+                  .size = logits.size(1),
+                  .type = type},
                  as_stream(stream));
 }
 

@@ -25,15 +25,14 @@ void sample(Handle logits_object, Handle best_ids, Handle best, Handle temperatu
   const DeviceTensor logits(logits_object, "logits");
   logits.expect_dims(2);
   logits.expect_dense_from(0);
-  const bool is_float32 = logits.scalar() == Scalar::float32;
-  if (!is_float32) logits.expect_scalar(Scalar::bfloat16);
+  const auto type = logits.scalar() == Scalar::float32 ? device::LogitsType::float32 : static_cast<device::LogitsType>(half_type_of(logits));
   const int64_t rows = logits.size(0);
   const auto floats = [&](Handle object, const char* name) { return static_cast<float*>(vector_of(object, name, Scalar::float32, rows)); };
   const auto integers = [&](Handle object, const char* name) {
     return static_cast<int32_t*>(vector_of(object, name, Scalar::int32, rows));
   };
   device::sample({.logits = logits.memory(),
-                  .is_float32 = is_float32,
+                  .type = type,
                   .best_ids = integers(best_ids, "best_ids"),
                   .best = floats(best, "best"),
                   .temperature = floats(temperature, "temperature"),

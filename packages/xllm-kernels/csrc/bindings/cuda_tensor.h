@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "tensor.h"
+#include "xllm/kernels/cuda/half_type.h"
 
 namespace xllm::bindings::cuda {
 
@@ -12,11 +13,23 @@ struct DeviceTensor : Tensor {
   void* pointer() const { return memory(); }
 };
 
-// A dense bfloat16 vector of `size` elements, or nullptr for None.
-inline const void* optional_vector(nanobind::handle object, const char* name, int64_t size) {
+// Throws TypeError for a tensor of neither 16-bit type.
+inline void expect_half(const DeviceTensor& tensor) {
+  if (tensor.scalar() == Scalar::bfloat16 || tensor.scalar() == Scalar::float16) return;
+  throw nanobind::type_error((std::string(tensor.name()) + " must be bfloat16 or float16, not " + name_of(tensor.scalar())).c_str());
+}
+
+// Which of the two it has.
+inline kernels::cuda::HalfType half_type_of(const DeviceTensor& tensor) {
+  expect_half(tensor);
+  return tensor.scalar() == Scalar::float16 ? kernels::cuda::HalfType::float16 : kernels::cuda::HalfType::bfloat16;
+}
+
+// A dense vector of `size` elements of one type, or nullptr for None.
+inline const void* optional_vector(nanobind::handle object, const char* name, int64_t size, Scalar scalar = Scalar::bfloat16) {
   if (object.is_none()) return nullptr;
   const DeviceTensor vector(object, name);
-  vector.expect_scalar(Scalar::bfloat16);
+  vector.expect_scalar(scalar);
   vector.expect_dims(1);
   vector.expect_size(0, size, "the size of a row");
   vector.expect_dense_from(0);
@@ -41,16 +54,42 @@ inline Workspace workspace_of(nanobind::handle memory, nanobind::handle counters
   return {static_cast<float*>(floats.memory()), floats.size(0), static_cast<int32_t*>(integers.memory()), integers.size(0)};
 }
 
-// A dense bfloat16 matrix.
-inline void expect_matrix(const DeviceTensor& tensor) {
-  tensor.expect_scalar(Scalar::bfloat16);
+// A dense matrix.
+inline void expect_matrix(const DeviceTensor& tensor, Scalar scalar = Scalar::bfloat16) {
+  tensor.expect_scalar(scalar);
   tensor.expect_dims(2);
   tensor.expect_dense_from(0);
 }
 
-// [T, heads, head_dim] in bfloat16, dense within a row.
-inline void expect_heads(const DeviceTensor& tensor) {
-  tensor.expect_scalar(Scalar::bfloat16);
+// A dense matrix of `rows` x `columns`, or nullptr for None.
+inline void* optional_matrix(nanobind::handle object, const char* name, int64_t rows, int64_t columns,
+                             Scalar scalar = Scalar::bfloat16) {
+  if (object.is_none()) return nullptr;
+  const DeviceTensor matrix(object, name);
+  expect_matrix(matrix, scalar);
+  matrix.expect_size(0, rows, "the number of rows");
+  matrix.expect_size(1, columns, "the size of a row");
+  return matrix.memory();
+}
+
+// Parts of the sums of squares of up to 32 rows, [parts, 32] in float32; none for None.
+struct RowSquares {
+  float* memory = nullptr;
+  int parts = 0;
+};
+inline RowSquares squares_of(nanobind::handle object, const char* name) {
+  if (object.is_none()) return {};
+  const DeviceTensor squares(object, name);
+  squares.expect_scalar(Scalar::float32);
+  squares.expect_dims(2);
+  squares.expect_size(1, 32, "the rows that are normed at most");
+  squares.expect_dense_from(0);
+  return {static_cast<float*>(squares.memory()), static_cast<int>(squares.size(0))};
+}
+
+// [T, heads, head_dim], dense within a row.
+inline void expect_heads(const DeviceTensor& tensor, Scalar scalar = Scalar::bfloat16) {
+  tensor.expect_scalar(scalar);
   tensor.expect_dims(3);
   tensor.expect_dense_from(1);
 }

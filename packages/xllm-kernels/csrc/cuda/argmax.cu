@@ -4,8 +4,8 @@
 #include <stdexcept>
 
 #include "async_copy.cuh"
+#include "element.cuh"
 #include "launch.h"
-#include "matrix.cuh"
 #include "xllm/kernels/cuda/row_kernels.h"
 
 namespace xllm::kernels::cuda {
@@ -43,26 +43,28 @@ __device__ __forceinline__ Best block_best(Best best) {
   return best;
 }
 
+template <class Element>
 __device__ __forceinline__ void consider(Best& best, uint32_t pair, int index) {
-  const float2 v = unpack(pair);
+  const float2 v = Element::widen_pair(pair);
   best = better(best, {v.x, index});
   best = better(best, {v.y, index + 1});
 }
 
+template <class Element>
 __global__ void argmax_kernel(const __grid_constant__ ArgmaxArgs args) {
   launch_dependents();
   wait_for_prerequisites();
   __shared__ bool is_last;
   const int64_t row = blockIdx.y;
   const int slices = gridDim.x;
-  const auto* logits = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.logits) + row * args.size);
+  const auto* logits = reinterpret_cast<const uint4*>(static_cast<const typename Element::type*>(args.logits) + row * args.size);
   Best best = {-INFINITY, INT_MAX};
   for (int i = blockIdx.x * kThreads + threadIdx.x; i < args.size / 8; i += slices * kThreads) {
     const uint4 v = logits[i];
-    consider(best, v.x, i * 8);
-    consider(best, v.y, i * 8 + 2);
-    consider(best, v.z, i * 8 + 4);
-    consider(best, v.w, i * 8 + 6);
+    consider<Element>(best, v.x, i * 8);
+    consider<Element>(best, v.y, i * 8 + 2);
+    consider<Element>(best, v.z, i * 8 + 4);
+    consider<Element>(best, v.w, i * 8 + 6);
   }
   best = block_best(best);
   auto* found = reinterpret_cast<Best*>(args.workspace) + row * slices;
@@ -93,7 +95,8 @@ void argmax(const ArgmaxArgs& args, void* stream) {
   if (args.workspace_size < args.num_rows * kMaxSlices * 2 || args.num_counters < args.num_rows)
     throw std::invalid_argument("the workspace of argmax is too small");
   const auto slices = static_cast<unsigned>(std::clamp<int64_t>(args.size / 8 / kThreads / 2, 1, kMaxSlices));
-  launch(argmax_kernel, "argmax", {dim3(slices, static_cast<unsigned>(args.num_rows)), kThreads}, args, stream);
+  const auto kernel = with_element(args.type, [](auto element) { return argmax_kernel<decltype(element)>; });
+  launch(kernel, "argmax", {dim3(slices, static_cast<unsigned>(args.num_rows)), kThreads}, args, stream);
 }
 
 }  // namespace xllm::kernels::cuda

@@ -22,30 +22,13 @@ namespace {
 constexpr int kMultiprocessors = 132;
 constexpr int kMaxSplits = 32;
 
-template <int D, int WARPS, int STAGES>
-void run(const AttentionParameters& parameters, int batch, void* stream) {
-  using Shape = DecodeAttentionShape<D, WARPS, STAGES>;
-  const auto kernel = decode_attention_kernel<D, WARPS, STAGES>;
-  const int bytes = Shape::bytes(parameters.group);
-  allow_shared_bytes(kernel, bytes, "decode_attention");
-  const dim3 grid(parameters.splits, parameters.num_kv_heads, batch);
-  launch(kernel, "decode_attention", {grid, Shape::kBlockThreads, bytes}, parameters, stream);
-}
+constexpr int kOneStageTile = 128, kRingTile = 64;  // tokens
 
-struct Configuration {
-  void (*run_128)(const AttentionParameters&, int batch, void* stream);
-  void (*run_64)(const AttentionParameters&, int batch, void* stream);
-  int tile;  // tokens
-};
-
-constexpr Configuration kConfigurations[] = {
-    {run<128, 8, 1>, run<64, 8, 1>, 128},  // everything in flight at once: short slices
-    {run<128, 4, 2>, run<64, 4, 2>, 64},   // a ring: long slices
-};
-constexpr int kNumConfigurations = sizeof(kConfigurations) / sizeof(kConfigurations[0]);
+// One stage has everything in flight at once, for short slices; a ring is for long ones.
+enum class Configuration : int { one_stage = 1, ring = 2 };
 
 struct Choice {
-  const Configuration* configuration;
+  Configuration configuration;
   int splits;
 };
 
@@ -57,11 +40,61 @@ Choice choose(const DecodeAttentionArgs& args) {
   const bool is_few = pairs < kMultiprocessors / 3;
   const bool is_many = pairs > kMultiprocessors * 3 / 4;
   const int wanted = std::clamp(is_many ? 1 : (is_few ? 1 : 2) * kMultiprocessors / pairs, 1, kMaxSplits);
-  const auto tiles_of = [&](const Configuration& c) { return std::max(1, (args.max_seq_len + c.tile - 1) / c.tile); };
-  const Configuration *one_stage = &kConfigurations[0], *ring = &kConfigurations[1];
-  const Configuration* best = is_few && tiles_of(*one_stage) <= 4 * wanted ? one_stage : ring;
-  if (args.configuration > 0) best = &kConfigurations[args.configuration - 1];
-  return {best, args.splits > 0 ? args.splits : std::min(wanted, tiles_of(*best))};
+  const auto tiles_of = [&](int tile) { return std::max(1, (args.max_seq_len + tile - 1) / tile); };
+  Configuration best = is_few && tiles_of(kOneStageTile) <= 4 * wanted ? Configuration::one_stage : Configuration::ring;
+  if (args.configuration > 0) best = static_cast<Configuration>(args.configuration);
+  const int tiles = tiles_of(best == Configuration::ring ? kRingTile : kOneStageTile);
+  return {best, args.splits > 0 ? args.splits : std::min(wanted, tiles)};
+}
+
+template <class Element>
+AttentionParameters<typename Element::type> describe(const DecodeAttentionArgs& args, int splits) {
+  using T = typename Element::type;
+  const int64_t slots = args.num_blocks * args.block_size;
+  return {
+      describe_cache(args.key_cache, slots, args.num_kv_heads, args.head_dim, kBoxTokens),
+      describe_cache(args.value_cache, slots, args.num_kv_heads, args.head_dim, kBoxTokens),
+      static_cast<const T*>(args.q),
+      static_cast<const T*>(args.k),
+      static_cast<const T*>(args.v),
+      args.q_row_stride,
+      args.kv_row_stride,
+      static_cast<const T*>(args.q_norm),
+      static_cast<const T*>(args.k_norm),
+      args.cos_sin,
+      static_cast<T*>(args.key_cache),
+      static_cast<T*>(args.value_cache),
+      args.block_tables,
+      args.seq_lens,
+      args.positions,
+      static_cast<T*>(args.out),
+      args.workspace,
+      args.counters,
+      args.num_kv_heads,
+      args.num_heads / args.num_kv_heads,
+      args.table_width,
+      args.block_size,
+      splits,
+      args.scale,
+      args.eps,
+  };
+}
+
+template <class Element, int D, int WARPS, int STAGES>
+void run(const DecodeAttentionArgs& args, int splits, void* stream) {
+  using Shape = DecodeAttentionShape<D, WARPS, STAGES>;
+  const auto kernel = decode_attention_kernel<Element, D, WARPS, STAGES>;
+  const auto parameters = describe<Element>(args, splits);
+  const int bytes = Shape::bytes(parameters.group);
+  allow_shared_bytes(kernel, bytes, "decode_attention");
+  const dim3 grid(splits, args.num_kv_heads, args.batch);
+  launch(kernel, "decode_attention", {grid, Shape::kBlockThreads, bytes}, parameters, stream);
+}
+
+template <class Element, int D>
+void start(const DecodeAttentionArgs& args, Choice choice, void* stream) {
+  if (choice.configuration == Configuration::ring) return run<Element, D, kRingTile / 16, 2>(args, choice.splits, stream);
+  run<Element, D, kOneStageTile / 16, 1>(args, choice.splits, stream);
 }
 
 }  // namespace
@@ -78,43 +111,19 @@ void decode_attention(const DecodeAttentionArgs& args, void* stream) {
   const char* reason = why_no_decode_attention(args.num_heads, args.num_kv_heads, args.head_dim, args.block_size);
   if (reason != nullptr) throw std::invalid_argument(reason);
   if (args.batch < 1 || args.max_seq_len < 0) throw std::invalid_argument("decode_attention needs a row and a length");
-  if (args.configuration < 0 || args.configuration > kNumConfigurations || args.splits < 0 || args.splits > kMaxSplits)
+  if (args.configuration < 0 || args.configuration > 2 || args.splits < 0 || args.splits > kMaxSplits)
     throw std::invalid_argument("decode_attention has no such configuration or so many splits");
   if ((args.q_row_stride | args.kv_row_stride) % 4 != 0) throw std::invalid_argument("rows of decode_attention must begin at multiples of 8 bytes");
-  const auto [configuration, splits] = choose(args);
+  const Choice choice = choose(args);
   const int group = args.num_heads / args.num_kv_heads;
   const int64_t pairs = int64_t{args.batch} * args.num_kv_heads;
-  if (splits > 1 && (args.workspace_size < pairs * splits * group * (args.head_dim + 2) || args.num_counters < pairs))
+  if (choice.splits > 1 && (args.workspace_size < pairs * choice.splits * group * (args.head_dim + 2) || args.num_counters < pairs))
     throw std::invalid_argument("the workspace of decode_attention is too small");
-  const int64_t slots = args.num_blocks * args.block_size;
-  AttentionParameters parameters{
-      describe_cache(args.key_cache, slots, args.num_kv_heads, args.head_dim, kBoxTokens),
-      describe_cache(args.value_cache, slots, args.num_kv_heads, args.head_dim, kBoxTokens),
-      static_cast<const __nv_bfloat16*>(args.q),
-      static_cast<const __nv_bfloat16*>(args.k),
-      static_cast<const __nv_bfloat16*>(args.v),
-      args.q_row_stride,
-      args.kv_row_stride,
-      static_cast<const __nv_bfloat16*>(args.q_norm),
-      static_cast<const __nv_bfloat16*>(args.k_norm),
-      args.cos_sin,
-      static_cast<__nv_bfloat16*>(args.key_cache),
-      static_cast<__nv_bfloat16*>(args.value_cache),
-      args.block_tables,
-      args.seq_lens,
-      args.positions,
-      static_cast<__nv_bfloat16*>(args.out),
-      args.workspace,
-      args.counters,
-      args.num_kv_heads,
-      group,
-      args.table_width,
-      args.block_size,
-      splits,
-      args.scale,
-      args.eps,
-  };
-  (args.head_dim == 128 ? configuration->run_128 : configuration->run_64)(parameters, args.batch, stream);
+  with_element(args.type, [&](auto element) {
+    using Element = decltype(element);
+    if (args.head_dim == 128) return start<Element, 128>(args, choice, stream);
+    start<Element, 64>(args, choice, stream);
+  });
 }
 
 }  // namespace xllm::kernels::cuda

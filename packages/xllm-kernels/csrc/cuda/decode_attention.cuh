@@ -14,7 +14,7 @@
 #pragma once
 
 #include "async_copy.cuh"
-#include "matrix.cuh"
+#include "decode_merge.cuh"
 #include "norm_and_rotate.cuh"
 #include "tensor_map.h"
 
@@ -23,23 +23,24 @@ namespace xllm::kernels::cuda {
 constexpr int kBoxTokens = 16;
 constexpr int kMaxGroup = 8;
 
+template <class T>
 struct AttentionParameters {
   CUtensorMap keys;               // boxes of 16 slots of one head
   CUtensorMap values;
-  const __nv_bfloat16* q;
-  const __nv_bfloat16* k;
-  const __nv_bfloat16* v;
+  const T* q;
+  const T* k;
+  const T* v;
   int64_t q_row_stride;
   int64_t kv_row_stride;
-  const __nv_bfloat16* q_norm;    // [D] or null
-  const __nv_bfloat16* k_norm;    // [D] or null
+  const T* q_norm;    // [D] or null
+  const T* k_norm;    // [D] or null
   const float* cos_sin;           // [max_position, D]: cosines, then sines; or null: q and k are taken as they are
-  __nv_bfloat16* key_cache;       // [blocks, block_size, Hk, D]
-  __nv_bfloat16* value_cache;
+  T* key_cache;       // [blocks, block_size, Hk, D]
+  T* value_cache;
   const int* block_tables;        // [B, table_width]
   const int* seq_lens;            // [B]: tokens with the new one; 0 is an unused row
   const int* positions;           // [B]: rows of cos_sin; or null: the tokens' indices
-  __nv_bfloat16* out;             // [B, Hq D]
+  T* out;             // [B, Hq D]
   float* workspace;               // splits > 1: [B, Hk, splits, G, D + 2]
   int* counters;                  // splits > 1: [B, Hk], zero before and after
   int num_kv_heads;
@@ -61,14 +62,16 @@ struct DecodeAttentionShape {
   }
 };
 
-template <int D, int WARPS, int STAGES>
-__global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const __grid_constant__ AttentionParameters args) {
+template <class Element, int D, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
+    const __grid_constant__ AttentionParameters<typename Element::type> args) {
+  using T = typename Element::type;
   using Shape = DecodeAttentionShape<D, WARPS, STAGES>;
   constexpr int kTile = Shape::kTile, kThreads = Shape::kThreads, kBoxBytes = kBoxTokens * D * 2, E = D / 32;
   const int G = args.group;
   extern __shared__ unsigned char unaligned[];
   unsigned char* memory = align_to_swizzle(unaligned);
-  __nv_bfloat16* queries = reinterpret_cast<__nv_bfloat16*>(memory + STAGES * 2 * Shape::kTileBytes);
+  T* queries = reinterpret_cast<T*>(memory + STAGES * 2 * Shape::kTileBytes);
   float* merge = reinterpret_cast<float*>(queries + 8 * D);
   uint64_t* full = reinterpret_cast<uint64_t*>(merge + WARPS * G * (D + 2));
   uint64_t* empty = full + STAGES;
@@ -123,37 +126,37 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const
   float q_weights[E], k_weights[E];
   Rotation<D> rotation;
   if (rotates) {
-    if (args.q_norm != nullptr) load_numbers(q_weights, args.q_norm + lane * E);
-    if (args.k_norm != nullptr && holds_new) load_numbers(k_weights, args.k_norm + lane * E);
+    if (args.q_norm != nullptr) load_numbers<Element>(q_weights, args.q_norm + lane * E);
+    if (args.k_norm != nullptr && holds_new) load_numbers<Element>(k_weights, args.k_norm + lane * E);
     rotation.load(args.cos_sin + static_cast<size_t>(args.positions == nullptr ? position : args.positions[row]) * D, lane);
   }
   const size_t new_slot = static_cast<size_t>(table[position / args.block_size]) * args.block_size + position % args.block_size;
   wait_for_prerequisites();
 
-  const __nv_bfloat16* q_row = args.q + row * args.q_row_stride;
+  const T* q_row = args.q + row * args.q_row_stride;
   const auto normed_and_rotated = [&](float (&v)[E], bool has_norm, const float (&weights)[E]) {
     if (!rotates) return;
-    if (has_norm) norm_head<D>(v, weights, args.eps);
+    if (has_norm) norm_head<Element, D>(v, weights, args.eps);
     rotate_head<D>(v, rotation, lane);
   };
   for (int h = warp; h < 8; h += WARPS) {
     float v[E] = {};
     if (h < G) {
-      load_numbers(v, q_row + (head * G + h) * D + lane * E);
+      load_numbers<Element>(v, q_row + (head * G + h) * D + lane * E);
       normed_and_rotated(v, args.q_norm != nullptr, q_weights);
     }
-    store_numbers(queries + h * D + lane * E, v);
+    store_numbers<Element>(queries + h * D + lane * E, v);
   }
   // The new token's K and V go to the cache and, by the warp whose tokens hold it, into the tile.
-  __nv_bfloat16 new_key[E], new_value[E];
+  T new_key[E], new_value[E];
   if (holds_new) {
     const int64_t at = row * args.kv_row_stride + head * D + lane * E;
     float v[E];
-    load_numbers(v, args.k + at);
+    load_numbers<Element>(v, args.k + at);
     normed_and_rotated(v, args.k_norm != nullptr, k_weights);
 #pragma unroll
     for (int i = 0; i < E; ++i) {
-      new_key[i] = __float2bfloat16(v[i]);
+      new_key[i] = Element::narrow(v[i]);
       new_value[i] = args.v[at + i];
       args.key_cache[(new_slot * kv_heads + head) * D + lane * E + i] = new_key[i];
       args.value_cache[(new_slot * kv_heads + head) * D + lane * E + i] = new_value[i];
@@ -181,8 +184,8 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const
       for (int e = 0; e < E; ++e) {
         const int d = lane * E + e;
         const int offset = (d / 64 * 16 + token) * 64 + (((d % 64 / 8) ^ (token & 7)) * 8) + d % 8;
-        reinterpret_cast<__nv_bfloat16*>(keys)[offset] = new_key[e];
-        reinterpret_cast<__nv_bfloat16*>(values)[offset] = new_value[e];
+        reinterpret_cast<T*>(keys)[offset] = new_key[e];
+        reinterpret_cast<T*>(values)[offset] = new_value[e];
       }
       __syncwarp();
     }
@@ -192,7 +195,7 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const
 #pragma unroll
         for (int e = 0; e < E; ++e) {
           const int d = lane * E + e;
-          reinterpret_cast<__nv_bfloat16*>(values)[(d / 64 * 16 + token) * 64 + d % 64] = __float2bfloat16(0.f);
+          reinterpret_cast<T*>(values)[(d / 64 * 16 + token) * 64 + d % 64] = Element::narrow(0.f);
         }
       }
       __syncwarp();
@@ -203,7 +206,7 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const
     for (int k = 0; k < D / 16; ++k) {
       uint32_t a[4];
       load_matrices(a, shared_address(keys) + (k / 4 * 16 + token_row) * 128 + (((k % 4 * 2 + lane / 16) ^ (token_row & 7)) * 16));
-      multiply_add(s, a[0], a[1], a[2], a[3], q[k][0], q[k][1]);
+      Element::multiply_add(s, a, q[k][0], q[k][1]);
     }
     // s = {(token g, head 2t), (token g, head 2t + 1), (token g + 8, head 2t), (token g + 8, head 2t + 1)}
     const int token = tile * kTile + warp * 16 + g;
@@ -231,15 +234,14 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const
       o[d][2] *= correction[0];
       o[d][3] *= correction[1];
     }
-    __nv_bfloat162 low = __floats2bfloat162_rn(s[0], s[1]), high = __floats2bfloat162_rn(s[2], s[3]);
-    const uint32_t p0 = transpose(*reinterpret_cast<uint32_t*>(&low)), p1 = transpose(*reinterpret_cast<uint32_t*>(&high));
+    const uint32_t p0 = transpose(Element::narrow_pair(s[0], s[1])), p1 = transpose(Element::narrow_pair(s[2], s[3]));
     // Matrices of ldmatrix: (tokens 0-7, d 0-7), (tokens 0-7, d 8-15), (tokens 8-15, d 0-7), (tokens 8-15, d 8-15), each turned.
     const int value_row = lane % 8 + (lane / 16) * 8, v_half = (lane / 8) % 2;
 #pragma unroll
     for (int d = 0; d < D / 16; ++d) {
       uint32_t a[4];
       load_matrices_transposed(a, shared_address(values) + (d / 4 * 16 + value_row) * 128 + (((d % 4 * 2 + v_half) ^ (value_row & 7)) * 16));
-      multiply_add(o[d], a[0], a[1], a[2], a[3], p0, p1);
+      Element::multiply_add(o[d], a, p0, p1);
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(empty + stage);
@@ -270,33 +272,19 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const
   }
   sync_threads<kThreads>();
 
-  // Merges `count` partial results, `stride` floats apart, of dimension d of one head.
-  const auto merged = [&](const float* part, int stride, int count, int d, float& m, float& l) {
-    m = -INFINITY;
-    for (int i = 0; i < count; ++i) m = fmaxf(m, part[i * stride + D]);
-    float sum = 0.f;
-    l = 0.f;
-    for (int i = 0; i < count; ++i) {
-      const float weight = part[i * stride + D] == -INFINITY ? 0.f : exp2f(part[i * stride + D] - m);
-      sum += weight * part[i * stride + d];
-      l += weight * part[i * stride + D + 1];
-    }
-    return sum;
-  };
-  __nv_bfloat16* out = args.out + (static_cast<size_t>(row) * q_heads + head * G) * D;
+  T* out = args.out + (static_cast<size_t>(row) * q_heads + head * G) * D;
   float* work = args.workspace + (static_cast<size_t>(row) * kv_heads + head) * args.splits * G * (D + 2);
   for (int i = threadIdx.x; i < G * D; i += kThreads) {
     const int h = i / D, d = i % D;
-    float m, l;
-    const float sum = merged(merge + h * (D + 2), G * (D + 2), WARPS, d, m, l);
+    const MergedNumber merged = merge_parts<D>(merge + h * (D + 2), G * (D + 2), WARPS, d);
     if (args.splits == 1) {
-      out[i] = __float2bfloat16(sum / l);
+      out[i] = Element::narrow(merged.sum / merged.total);
     } else {
       float* mine = work + (split * G + h) * (D + 2);
-      mine[d] = sum;
+      mine[d] = merged.sum;
       if (d == 0) {
-        mine[D] = m;
-        mine[D + 1] = l;
+        mine[D] = merged.top;
+        mine[D + 1] = merged.total;
       }
     }
   }
@@ -311,9 +299,8 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(const
   if (!is_last) return;
   __threadfence();
   for (int i = threadIdx.x; i < G * D; i += kThreads) {
-    float m, l;
-    const float sum = merged(work + (i / D) * (D + 2), G * (D + 2), args.splits, i % D, m, l);
-    out[i] = __float2bfloat16(sum / l);
+    const MergedNumber merged = merge_parts<D>(work + (i / D) * (D + 2), G * (D + 2), args.splits, i % D);
+    out[i] = Element::narrow(merged.sum / merged.total);
   }
 }
 

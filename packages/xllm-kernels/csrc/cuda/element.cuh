@@ -4,11 +4,14 @@
 #include <cuda_fp16.h>
 
 #include "matrix.cuh"
+#include "xllm/kernels/cuda/half_type.h"
 
 namespace xllm::kernels::cuda {
 
 struct BFloat16Element {
   using type = __nv_bfloat16;
+  static constexpr char kName[] = "bf16";  // in the names of PTX instructions
+  static constexpr float kBeforeNorm = 1.f;
   static __device__ __forceinline__ float widen(type v) { return __bfloat162float(v); }
   static __device__ __forceinline__ type narrow(float v) { return __float2bfloat16(v); }
   static __device__ __forceinline__ float2 widen_pair(uint32_t v) { return unpack(v); }
@@ -20,6 +23,9 @@ struct BFloat16Element {
 
 struct Float16Element {
   using type = __half;
+  static constexpr char kName[] = "f16";
+  // Where a row's norm is finished after its product, its numbers are as large as they came: times their weight they must still fit.
+  static constexpr float kBeforeNorm = 1.f / 64.f;
   static __device__ __forceinline__ float widen(type v) { return __half2float(v); }
   static __device__ __forceinline__ type narrow(float v) { return __float2half(v); }
   static __device__ __forceinline__ float2 widen_pair(uint32_t v) {
@@ -36,5 +42,30 @@ struct Float16Element {
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
 };
+
+// A pair times a pair of the norm's weight, with room for what the norm has yet to take away; adds the first pair's squares.
+template <class Element>
+__device__ __forceinline__ uint32_t weigh_pair(uint32_t x, uint32_t weight, float& squares) {
+  const float2 a = Element::widen_pair(x), b = Element::widen_pair(weight);
+  squares += a.x * a.x + a.y * a.y;
+  return Element::narrow_pair(a.x * (b.x * Element::kBeforeNorm), a.y * (b.y * Element::kBeforeNorm));
+}
+template <class Element>
+__device__ __forceinline__ uint4 weigh_piece(uint4 x, uint4 weight, float& squares) {
+  return make_uint4(weigh_pair<Element>(x.x, weight.x, squares), weigh_pair<Element>(x.y, weight.y, squares),
+                    weigh_pair<Element>(x.z, weight.z, squares), weigh_pair<Element>(x.w, weight.w, squares));
+}
+
+// What a product of weighed numbers is multiplied by, from the sum of the row's squares.
+template <class Element>
+__device__ __forceinline__ float norm_scale(float squares, int size, float eps) {
+  return rsqrtf(squares / size + eps) * (1.f / Element::kBeforeNorm);
+}
+
+// use(Element{}) of the type that `type` names; on the host.
+template <class Use>
+auto with_element(HalfType type, const Use& use) {
+  return type == HalfType::float16 ? use(Float16Element{}) : use(BFloat16Element{});
+}
 
 }  // namespace xllm::kernels::cuda

@@ -34,6 +34,7 @@ void float8_attention(const Float8AttentionArgs& args, void* stream) {
   if (const char* reason = why_no_float8_attention(a.num_heads, a.num_kv_heads, a.head_dim, a.block_size)) throw std::invalid_argument(reason);
   if (a.batch < 1 || a.max_seq_len < 0 || a.splits < 0 || a.splits > kMaxSplits)
     throw std::invalid_argument("float8_attention needs a row, a length, and at most 32 splits");
+  if ((a.q_row_stride | a.kv_row_stride) % 4 != 0) throw std::invalid_argument("rows of float8_attention must begin at multiples of 8 bytes");
   if (!(args.key_scale > 0) || !(args.value_scale > 0)) throw std::invalid_argument("the scales of a cache must be positive");
   const int pairs = a.batch * a.num_kv_heads, group = a.num_heads / a.num_kv_heads;
   const int tiles = std::max(1, (a.max_seq_len + kFloat8Tile - 1) / kFloat8Tile);
@@ -41,8 +42,7 @@ void float8_attention(const Float8AttentionArgs& args, void* stream) {
   if (splits > 1 && (a.workspace_size < int64_t{pairs} * splits * group * (a.head_dim + 2) || a.num_counters < pairs))
     throw std::invalid_argument("the workspace of float8_attention is too small");
   const Float8AttentionParameters parameters{args, group, splits};
-  if (args.type == HalfType::bfloat16) return start<BFloat16Element>(parameters, stream);
-  start<Float16Element>(parameters, stream);
+  with_element(a.type, [&](auto element) { start<decltype(element)>(parameters, stream); });
 }
 
 }  // namespace xllm::kernels::cuda

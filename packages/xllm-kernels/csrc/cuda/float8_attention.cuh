@@ -72,34 +72,9 @@ struct KVPlace {
   }
 };
 
-// A lane's D / 32 numbers of a head of one token.
-template <class Element, int E>
-__device__ __forceinline__ void load_head(float (&v)[E], const void* from, int64_t at) {
-#pragma unroll
-  for (int i = 0; i < E; i += 2) {
-    const float2 pair = Element::widen_pair(*reinterpret_cast<const uint32_t*>(static_cast<const typename Element::type*>(from) + at + i));
-    v[i] = pair.x;
-    v[i + 1] = pair.y;
-  }
-}
-
-// Normalises (with `norm`) and rotates (with angles) a head.
-template <class Element, int D>
-__device__ __forceinline__ void place_head(float (&v)[D / 32], const void* norm, const float* angles, float eps, int lane) {
-  constexpr int E = D / 32;
-  if (angles == nullptr) return;
-  if (norm != nullptr) {
-    float weights[E], squares = 0.f;
-    load_head<Element>(weights, norm, lane * E);
-#pragma unroll
-    for (int i = 0; i < E; ++i) squares += v[i] * v[i];
-    const float scale = rsqrtf(warp_sum(squares) / D + eps);
-#pragma unroll
-    for (int i = 0; i < E; ++i) v[i] = Element::widen(Element::narrow(v[i] * scale)) * weights[i];
-  }
-  Rotation<D> rotation;
-  rotation.load(angles, lane);
-  rotate_head<D>(v, rotation, lane);
+template <class Element>
+__device__ __forceinline__ const typename Element::type* numbers_at(const void* memory, int64_t at) {
+  return memory == nullptr ? nullptr : static_cast<const typename Element::type*>(memory) + at;
 }
 
 __device__ __forceinline__ unsigned char to_float8(float v, float scale) { return __nv_cvt_float_to_fp8(v / scale, __NV_SATFINITE, __NV_E4M3); }
@@ -113,11 +88,10 @@ __device__ __forceinline__ void place_queries(const Float8AttentionParameters& p
   for (int h = warp; h < 8; h += kFloat8Warps) {
     float v[E] = {};
     if (h < p.group) {
-      load_head<Element>(v, a.q, row * a.q_row_stride + (head * p.group + h) * D + lane * E);
-      place_head<Element, D>(v, a.q_norm, angles, a.eps, lane);
+      load_numbers<Element>(v, numbers_at<Element>(a.q, row * a.q_row_stride + (head * p.group + h) * D + lane * E));
+      norm_and_rotate<Element, D>(v, numbers_at<Element>(a.q_norm, 0), angles, a.eps, lane);
     }
-#pragma unroll
-    for (int i = 0; i < E; ++i) queries[h * D + lane * E + i] = Element::narrow(v[i]);
+    store_numbers<Element>(queries + h * D + lane * E, v);
   }
 }
 
@@ -129,9 +103,9 @@ __device__ __forceinline__ void place_new(const Float8AttentionParameters& p, un
   const DecodeAttentionArgs& a = p.args.attention;
   const int64_t from = row * a.kv_row_stride + head * D + lane * E;
   float k[E], v[E];
-  load_head<Element>(k, a.k, from);
-  load_head<Element>(v, a.v, from);
-  place_head<Element, D>(k, a.k_norm, angles, a.eps, lane);
+  load_numbers<Element>(k, numbers_at<Element>(a.k, from));
+  load_numbers<Element>(v, numbers_at<Element>(a.v, from));
+  norm_and_rotate<Element, D>(k, numbers_at<Element>(a.k_norm, 0), angles, a.eps, lane);
   const size_t to = (slot * a.num_kv_heads + head) * D + lane * E;
 #pragma unroll
   for (int i = 0; i < E; ++i) {

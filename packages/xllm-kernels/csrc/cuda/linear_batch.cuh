@@ -2,8 +2,9 @@
 //
 // A block multiplies 64 * RT rows of W, a warpgroup 64 of them, over one of S equal parts of K. One thread asks the bulk tensor copy
 // engine for steps of W and x (64 columns) in a ring of STAGES. The ring fills with W while the kernel before ends (programmatic
-// dependent launch), so two neighbours' rings must fit one multiprocessor. S blocks that share rows of W are a cluster: each leaves
-// its sums in its shared memory, where the ring was, and adds up those of all for 1 / S of the rows of x, always in the same order.
+// dependent launch), so two neighbours' rings must fit one multiprocessor. A cluster is S * C blocks: C of neighbouring rows of W, each
+// of which brings 1 / C of a step of x to all of them, for each part of K. The S blocks of one tile leave their sums in shared memory,
+// where the ring was, and each adds up those of all for 1 / S of the rows of x, always in the same order.
 //
 // An RMS norm between two products needs no kernel of its own: the first leaves, beside its sums with the residual, the same times the
 // norm's weight, and sums of squares of what each block wrote of a row; the second multiplies what was left and scales its rows.
@@ -11,31 +12,33 @@
 // With silu_and_mul the rows of a block are 32 * RT gate rows and the 32 * RT up rows that belong to them. Knows nothing of models.
 #pragma once
 
-#include <cuda_bf16.h>
-
 #include <algorithm>
 
 #include "async_copy.cuh"
-#include "matrix.cuh"
+#include "cluster.cuh"
+#include "element.cuh"
 #include "tensor_map.h"
 #include "warpgroup.cuh"
 #include "xllm/kernels/cuda/linear_batch.h"
 
 namespace xllm::kernels::cuda {
 
+template <class T>
 struct BatchParameters {
   CUtensorMap weight;  // [N, K], boxes of 64 * RT (silu_and_mul: 32 * RT) rows
-  CUtensorMap x;       // [B, K], boxes of NB rows
-  const __nv_bfloat16* bias;
-  __nv_bfloat16* out;
+  CUtensorMap x;       // [B, K], boxes of NB / C rows
+  const T* bias;
+  T* out;
   int batch;
   int n;
   int k;
   int splits;          // S
-  const float* squares;               // [K / 64, 32], or null: x has been normed, or needs no norm
+  int members;         // C
+  const float* squares;               // [parts, 32], or null: x has been normed, or needs no norm
+  int num_squares;                    // parts
   float eps;
-  const __nv_bfloat16* next_norm;     // [N], or null: nothing more is left
-  __nv_bfloat16* next_x;              // [B, N]
+  const T* next_norm;                 // [N], or null: nothing more is left
+  T* next_x;                          // [B, N]
   float* next_squares;                // [N / 64, 32]
 };
 
@@ -47,62 +50,73 @@ struct RowSquares {
   float shares[Shape::kThreads / 32][kNormedRows];
   float scales[kNormedRows];
 
-  __device__ __forceinline__ void load(const BatchParameters& args, int warp, int lane) {
+  __device__ __forceinline__ void load(const typename Shape::Parameters& args, int warp, int lane) {
     float sum = 0.f;
-    for (int part = warp; part < args.k / 64; part += Shape::kThreads / 32) sum += args.squares[part * kNormedRows + lane];
+    if (lane < args.batch) {
+      for (int part = warp; part < args.num_squares; part += Shape::kThreads / 32) sum += args.squares[part * kNormedRows + lane];
+    }
     shares[warp][lane] = sum;
   }
   // By the first warp, after a barrier; another must follow.
-  __device__ __forceinline__ void finish(const BatchParameters& args, int lane) {
+  __device__ __forceinline__ void finish(const typename Shape::Parameters& args, int lane) {
     float sum = 0.f;
     for (int w = 0; w < Shape::kThreads / 32; ++w) sum += shares[w][lane];
-    scales[lane] = rsqrtf(sum / args.k + args.eps);
+    scales[lane] = norm_scale<typename Shape::Element>(sum, args.k, args.eps);
   }
 };
 
-template <int RT, int NB, int STAGES>
+template <class ELEMENT, int RT, int NB, int STAGES>
 struct BatchShape {
+  using Element = ELEMENT;
+  using T = typename Element::type;
+  using Parameters = BatchParameters<T>;
   static constexpr int kRows = 64 * RT, kColumns = NB, kStages = STAGES;
-  static constexpr int kThreads = 128 * RT, kBlockThreads = kThreads + 32;
+  static constexpr bool kTakesRegisters = RT == 3 && NB == 256;  // more than its threads get evenly
+  static constexpr int kThreads = 128 * RT, kBlockThreads = kThreads + (kTakesRegisters ? 128 : 32);
   static constexpr int kWeightBytes = kRows * 128, kStageBytes = kWeightBytes + NB * 128;
   static constexpr int kSumStride = kRows + 4;
   static constexpr int kRingBytes = std::max(STAGES * kStageBytes, NB * kSumStride * 4);
   static constexpr int kBytes = kRingBytes + STAGES * 16 + 1024;
 };
 
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+// Which part of the work a block has.
+struct BatchPlace {
+  int tile;     // of W's rows
+  int split;    // part of K
+  int member;   // of those that share steps of x
 
-// Four numbers at `address` of the shared memory of block `rank` of the cluster.
-__device__ __forceinline__ float4 load_from_cluster(uint32_t address, int rank) {
-  uint32_t there;
-  float4 v;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "r"(there)
-               : "memory");
-  return v;
-}
+  __device__ __forceinline__ BatchPlace(int splits, int members) {
+    const int blocks = splits * members, rank = static_cast<int>(blockIdx.x) % blocks;
+    split = rank / members;
+    member = rank % members;
+    tile = static_cast<int>(blockIdx.x) / blocks * members + member;
+  }
+};
 
-// The copying thread: keeps the ring full over `steps` steps from column `column0`.
+// The copying thread: keeps the ring full over `steps` steps of the block's part of K.
 template <class Shape, Epilogue EPI>
-__device__ __forceinline__ void copy_steps(const BatchParameters& args, unsigned char* stages, uint64_t* full, uint64_t* empty, int tile,
-                                           int column0, int steps) {
+__device__ __forceinline__ void copy_steps(const typename Shape::Parameters& args, unsigned char* stages, uint64_t* full, uint64_t* empty,
+                                           BatchPlace place, int steps) {
   const uint64_t once = evict_first_policy(), often = evict_last_policy();
+  const int column0 = place.split * steps * kBoxColumns;
   const auto copy_weight = [&](int step, int stage) {
     unsigned char* base = stages + stage * Shape::kStageBytes;
     const int column = column0 + step * kBoxColumns;
     barrier_expect(full + stage, Shape::kStageBytes);
     if constexpr (EPI == Epilogue::silu_and_mul) {
-      copy_box(base, &args.weight, column, tile * (Shape::kRows / 2), full + stage, once);
-      copy_box(base + Shape::kWeightBytes / 2, &args.weight, column, args.n / 2 + tile * (Shape::kRows / 2), full + stage, once);
+      copy_box(base, &args.weight, column, place.tile * (Shape::kRows / 2), full + stage, once);
+      copy_box(base + Shape::kWeightBytes / 2, &args.weight, column, args.n / 2 + place.tile * (Shape::kRows / 2), full + stage, once);
     } else {
-      copy_box(base, &args.weight, column, tile * Shape::kRows, full + stage, once);
+      copy_box(base, &args.weight, column, place.tile * Shape::kRows, full + stage, once);
     }
   };
+  const int x_rows = Shape::kColumns / args.members;
+  const auto members = static_cast<uint16_t>(((1 << args.members) - 1) << place.split * args.members);
   const auto copy_x = [&](int step, int stage) {
-    copy_box(stages + stage * Shape::kStageBytes + Shape::kWeightBytes, &args.x, column0 + step * kBoxColumns, 0, full + stage, often);
+    unsigned char* base = stages + stage * Shape::kStageBytes + Shape::kWeightBytes;
+    const int column = column0 + step * kBoxColumns, row = place.member * x_rows;
+    if (args.members == 1) copy_box(base, &args.x, column, 0, full + stage, often);
+    else copy_box_to_blocks(base + row * 128, &args.x, column, row, full + stage, members, often);
   };
   const int ahead = min(Shape::kStages, steps);
   for (int step = 0; step < ahead; ++step) copy_weight(step, step);
@@ -137,31 +151,26 @@ __device__ __forceinline__ void add_eight(float (&v)[8], float4 low, float4 high
 
 // The sums of eight rows of W for row `b` of x, over all parts of K.
 template <class Shape>
-__device__ __forceinline__ void total_of_eight(const float* sums, int splits, int b, int row, float (&v)[8]) {
+__device__ __forceinline__ void total_of_eight(const typename Shape::Parameters& args, const float* sums, int member, int b, int row,
+                                               float (&v)[8]) {
   const uint32_t address = shared_address(sums + b * Shape::kSumStride + row);
 #pragma unroll
   for (int e = 0; e < 8; ++e) v[e] = 0.f;
-  for (int s = 0; s < splits; ++s) add_eight(v, load_from_cluster(address, s), load_from_cluster(address + 16, s));
+  for (int s = 0; s < args.splits; ++s) {
+    const int rank = s * args.members + member;
+    add_eight(v, load_from_cluster(address, rank), load_from_cluster(address + 16, rank));
+  }
 }
 
 __device__ __forceinline__ float gate_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
 
-__device__ __forceinline__ float square_sum(uint32_t v) {
-  const float2 a = unpack(v);
-  return a.x * a.x + a.y * a.y;
-}
-
-__device__ __forceinline__ uint32_t product_of(uint32_t a, uint32_t b) {
-  const float2 x = unpack(a), y = unpack(b);
-  return pack(x.x * y.x, x.y * y.y);
-}
-
 // Leaves eight numbers of row `b` for the next norm; the eight threads of neighbouring numbers of the row call it together.
-__device__ __forceinline__ void leave_for_norm(const BatchParameters& args, uint4 v, int tile, int b, int column) {
+template <class Shape>
+__device__ __forceinline__ void leave_for_norm(const typename Shape::Parameters& args, uint4 v, int tile, int b, int column) {
+  float squares = 0.f;
   const uint4 weight = *reinterpret_cast<const uint4*>(args.next_norm + column);
   *reinterpret_cast<uint4*>(args.next_x + static_cast<size_t>(b) * args.n + column) =
-      make_uint4(product_of(v.x, weight.x), product_of(v.y, weight.y), product_of(v.z, weight.z), product_of(v.w, weight.w));
-  float squares = square_sum(v.x) + square_sum(v.y) + square_sum(v.z) + square_sum(v.w);
+      weigh_piece<typename Shape::Element>(v, weight, squares);
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int o = 4; o; o >>= 1) squares += __shfl_xor_sync(0xffu << (lane & ~7), squares, o);
@@ -170,23 +179,25 @@ __device__ __forceinline__ void leave_for_norm(const BatchParameters& args, uint
 
 // Applies the epilogue to rows b0 to b1 of x and writes them.
 template <class Shape, Epilogue EPI>
-__device__ __forceinline__ void write_rows(const BatchParameters& args, const float* sums, const float* scales, int tile, int b0, int b1) {
+__device__ __forceinline__ void write_rows(const typename Shape::Parameters& args, const float* sums, const float* scales, BatchPlace place,
+                                           int b0, int b1) {
+  using Element = typename Shape::Element;
   constexpr bool kGated = EPI == Epilogue::silu_and_mul;
   constexpr int kOutRows = kGated ? Shape::kRows / 2 : Shape::kRows, kGroups = kOutRows / 8;
   const int width = kGated ? args.n / 2 : args.n;
   for (int i = threadIdx.x; i < (b1 - b0) * kGroups; i += Shape::kThreads) {
-    const int b = b0 + i / kGroups, row = i % kGroups * 8, column = tile * kOutRows + row;
+    const int b = b0 + i / kGroups, row = i % kGroups * 8, column = place.tile * kOutRows + row;
     auto* out = reinterpret_cast<uint4*>(args.out + static_cast<size_t>(b) * width + column);
     uint4 more = make_uint4(0, 0, 0, 0);
     if constexpr (EPI == Epilogue::add_residual) more = *out;
     uint4 bias = make_uint4(0, 0, 0, 0);
     if (args.bias != nullptr) bias = *reinterpret_cast<const uint4*>(args.bias + column);
     float v[8];
-    total_of_eight<Shape>(sums, args.splits, b, row, v);
+    total_of_eight<Shape>(args, sums, place.member, b, row, v);
     const float scale = args.squares == nullptr ? 1.f : scales[b];
     if constexpr (kGated) {
       float up[8];
-      total_of_eight<Shape>(sums, args.splits, b, kOutRows + row, up);
+      total_of_eight<Shape>(args, sums, place.member, b, kOutRows + row, up);
 #pragma unroll
       for (int e = 0; e < 8; ++e) v[e] = gate_times(v[e] * scale, up[e] * scale);
     } else {
@@ -194,42 +205,23 @@ __device__ __forceinline__ void write_rows(const BatchParameters& args, const fl
       for (int e = 0; e < 8; ++e) v[e] *= scale;
     }
     const auto finished = [&](int e, uint32_t bias_pair, uint32_t more_pair) {
-      const float2 first = unpack(bias_pair), second = unpack(more_pair);
-      return pack(v[e] + first.x + second.x, v[e + 1] + first.y + second.y);
+      const float2 first = Element::widen_pair(bias_pair), second = Element::widen_pair(more_pair);
+      return Element::narrow_pair(v[e] + first.x + second.x, v[e + 1] + first.y + second.y);
     };
     const uint4 result = make_uint4(finished(0, bias.x, more.x), finished(2, bias.y, more.y), finished(4, bias.z, more.z), finished(6, bias.w, more.w));
     *out = result;
     if constexpr (EPI == Epilogue::add_residual && kGroups == 8) {
-      if (args.next_norm != nullptr) leave_for_norm(args, result, tile, b, column);
+      if (args.next_norm != nullptr) leave_for_norm<Shape>(args, result, place.tile, b, column);
     }
   }
 }
 
+// The warps that multiply: over all steps, then the epilogue.
 template <class Shape, Epilogue EPI>
-__global__ void __launch_bounds__(Shape::kBlockThreads) linear_batch_kernel(const __grid_constant__ BatchParameters args) {
-  extern __shared__ unsigned char unaligned[];
-  unsigned char* stages = align_to_swizzle(unaligned);
-  auto* sums = reinterpret_cast<float*>(stages);
-  auto* full = reinterpret_cast<uint64_t*>(stages + Shape::kRingBytes);
-  uint64_t* empty = full + Shape::kStages;
+__device__ __forceinline__ void multiply_steps(const typename Shape::Parameters& args, unsigned char* stages, uint64_t* full, uint64_t* empty,
+                                               RowSquares<Shape>& squares, BatchPlace place, int steps) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int tile = blockIdx.x / args.splits, rank = blockIdx.x % args.splits;
-  const int slice = args.k / args.splits, steps = slice / kBoxColumns;
-  __shared__ RowSquares<Shape> squares;
-
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < Shape::kStages; ++s) {
-      barrier_init(full + s, 1);
-      barrier_init(empty + s, Shape::kThreads / 32);
-    }
-    barrier_init_fence();
-  }
-  __syncthreads();
-  launch_dependents();
-  if (warp == Shape::kThreads / 32) {
-    if (lane == 0) copy_steps<Shape, EPI>(args, stages, full, empty, tile, rank * slice, steps);
-    return;
-  }
+  auto* sums = reinterpret_cast<float*>(stages);
   wait_for_prerequisites();
   if (args.squares != nullptr) squares.load(args, warp, lane);  // x is on its way, too
 
@@ -242,10 +234,14 @@ __global__ void __launch_bounds__(Shape::kBlockThreads) linear_batch_kernel(cons
     const uint64_t a = describe_rows(shared_address(base + warp / 4 * 64 * 128)), b = describe_rows(shared_address(base + Shape::kWeightBytes));
     warpgroup_arrive();
 #pragma unroll
-    for (int k = 0; k < kBoxColumns / 16; ++k) multiply_rows(c, a + 2 * k, b + 2 * k, step > 0 || k > 0);
+    for (int k = 0; k < kBoxColumns / 16; ++k) multiply_rows<typename Shape::Element>(c, a + 2 * k, b + 2 * k, step > 0 || k > 0);
     warpgroup_commit();
     warpgroup_wait<1>();
-    if (step > 0 && lane == 0) barrier_arrive(empty + before);  // the step before has been read
+    // The step before has been read. Stages that are not filled again are not given back: a block may end before its neighbours do.
+    if (step > 0 && step - 1 + Shape::kStages < steps) {
+      if (args.members == 1 && lane == 0) barrier_arrive(empty + before);
+      if (args.members > 1 && lane < args.members) barrier_arrive_in_block(empty + before, place.split * args.members + lane);
+    }
     before = stage;
     if (++stage == Shape::kStages) {
       stage = 0;
@@ -257,17 +253,49 @@ __global__ void __launch_bounds__(Shape::kBlockThreads) linear_batch_kernel(cons
   sync_threads<Shape::kThreads>();  // nobody reads the ring any more
   if (args.squares != nullptr && warp == 0) squares.finish(args, lane);
   leave_batch_sums<Shape>(c, sums, warp, lane);
-  const int share = (args.batch + args.splits - 1) / args.splits, b0 = min(args.batch, rank * share);
+  const int share = (args.batch + args.splits - 1) / args.splits, b0 = min(args.batch, place.split * share);
   if (args.splits == 1) {
     sync_threads<Shape::kThreads>();
-    write_rows<Shape, EPI>(args, sums, squares.scales, tile, 0, args.batch);
+    write_rows<Shape, EPI>(args, sums, squares.scales, place, 0, args.batch);
     return;
   }
   cluster_arrive();
   cluster_wait();
-  write_rows<Shape, EPI>(args, sums, squares.scales, tile, b0, min(args.batch, b0 + share));
+  write_rows<Shape, EPI>(args, sums, squares.scales, place, b0, min(args.batch, b0 + share));
   cluster_arrive();  // nobody's shared memory goes while another reads it
   cluster_wait();
+}
+
+template <class Shape, Epilogue EPI>
+__global__ void __launch_bounds__(Shape::kBlockThreads, 1) linear_batch_kernel(const __grid_constant__ typename Shape::Parameters args) {
+  extern __shared__ unsigned char unaligned[];
+  unsigned char* stages = align_to_swizzle(unaligned);
+  auto* full = reinterpret_cast<uint64_t*>(stages + Shape::kRingBytes);
+  uint64_t* empty = full + Shape::kStages;
+  const BatchPlace place(args.splits, args.members);
+  const int steps = args.k / args.splits / kBoxColumns;
+  __shared__ RowSquares<Shape> squares;
+
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Shape::kStages; ++s) {
+      barrier_init(full + s, 1);
+      barrier_init(empty + s, Shape::kThreads / 32 * args.members);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  if (args.members > 1) {  // nobody copies to a block whose barriers are not there
+    cluster_arrive();
+    cluster_wait();
+  }
+  launch_dependents();
+  if (threadIdx.x >= Shape::kThreads) {
+    if constexpr (Shape::kTakesRegisters) give_registers<24>();
+    if (threadIdx.x == Shape::kThreads) copy_steps<Shape, EPI>(args, stages, full, empty, place, steps);
+  } else {
+    if constexpr (Shape::kTakesRegisters) take_registers<160>();
+    multiply_steps<Shape, EPI>(args, stages, full, empty, squares, place, steps);
+  }
 }
 
 }  // namespace xllm::kernels::cuda

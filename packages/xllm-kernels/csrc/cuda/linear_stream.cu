@@ -17,11 +17,24 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-using Narrow = LinearShape<1, 1, 1, 8, 512, 4, false>;  // batch 1: tiles of 16 rows, x resident, one block a multiprocessor
-using Deep = LinearShape<1, 1, 1, 8, 256, 8, true>;     // few rows of W: small tiles, a long ring
-using Wide = LinearShape<2, 1, 1, 8, 256, 4, true>;     // many rows of W
-using Tall = LinearShape<4, 1, 2, 4, 256, 2, true>;     // batch 1, long rows of W: large tiles, K in slices
-using Small = LinearShape<2, 1, 1, 2, 64, 8, true>;     // K no multiple of 256
+// Batch 1: tiles of 16 rows, x resident, one block a multiprocessor.
+template <class Element>
+using Narrow = LinearShape<Element, 1, 1, 1, 8, 512, 4, false>;
+// All K of a tile in the ring before x comes, x resident: latency counts alone.
+template <class Element>
+using Whole = LinearShape<Element, 1, 1, 1, 8, 512, 8, false>;
+// Few rows of W: small tiles, a long ring.
+template <class Element>
+using Deep = LinearShape<Element, 1, 1, 1, 8, 256, 8, true>;
+// Many rows of W.
+template <class Element>
+using Wide = LinearShape<Element, 2, 1, 1, 8, 256, 4, true>;
+// Batch 1, long rows of W: large tiles, K in slices.
+template <class Element>
+using Tall = LinearShape<Element, 4, 1, 2, 4, 256, 2, true>;
+// K no multiple of 256.
+template <class Element>
+using Small = LinearShape<Element, 2, 1, 1, 2, 64, 8, true>;
 
 constexpr int kMaxSharedBytes = 227 * 1024;
 // Slices meet at the price of about 2 us. So much of a tile has come before x does, or soon after, so that it is not worth a cut.
@@ -40,13 +53,14 @@ template <class Shape, Epilogue EPI>
 void run(const LinearStreamArgs& args, int splits, int blocks, void* stream) {
   constexpr bool kNorm = EPI != Epilogue::add_residual;
   const int box_rows = EPI == Epilogue::silu_and_mul ? Shape::kRows / 2 : Shape::kRows;
-  LinearParameters parameters{
+  using T = typename Shape::T;
+  const typename Shape::Parameters parameters{
       describe_matrix(args.weight, args.n, args.k, box_rows),
       Shape::kXStage ? describe_matrix(args.x, args.batch, args.k, Shape::kColumns) : CUtensorMap{},
-      static_cast<const __nv_bfloat16*>(args.x),
-      static_cast<const __nv_bfloat16*>(args.norm_weight),
-      static_cast<const __nv_bfloat16*>(args.bias),
-      static_cast<__nv_bfloat16*>(args.out),
+      static_cast<const T*>(args.x),
+      static_cast<const T*>(args.norm_weight),
+      static_cast<const T*>(args.bias),
+      static_cast<T*>(args.out),
       args.workspace,
       args.counters,
       args.batch,
@@ -56,7 +70,7 @@ void run(const LinearStreamArgs& args, int splits, int blocks, void* stream) {
       args.eps,
   };
   const auto kernel = linear_stream_kernel<Shape, EPI, kNorm>;
-  const int bytes = Shape::bytes(args.k);
+  const int bytes = Shape::bytes(args.k, args.batch);
   allow_shared_bytes(kernel, bytes, "linear_stream");
   launch(kernel, "linear_stream", {dim3(blocks), Shape::kBlockThreads, bytes}, parameters, stream);
 }
@@ -68,7 +82,7 @@ Plan plan() {
 
 template <class Shape>
 bool fits(int64_t n, int64_t k) {
-  return n % Shape::kRows == 0 && k % Shape::kKc == 0 && Shape::bytes(static_cast<int>(k)) <= kMaxSharedBytes;
+  return n % Shape::kRows == 0 && k % Shape::kKc == 0 && Shape::bytes(static_cast<int>(k), kLinearStreamMaxBatch) <= kMaxSharedBytes;
 }
 
 Plan with_units(Plan plan, int min_units) {
@@ -76,34 +90,41 @@ Plan with_units(Plan plan, int min_units) {
   return plan;
 }
 
+template <class Element>
 Plan plan_add_residual(int batch, int64_t n, int64_t k) {
   const bool is_long = k > 2 * n;
-  if (batch == 1 && is_long && n >= 4096 && fits<Tall>(n, k)) return with_units(plan<Tall, Epilogue::add_residual>(), 256);
-  if (fits<Deep>(n, k) && (batch == 1 || n < 4096)) return plan<Deep, Epilogue::add_residual>();
-  if (fits<Wide>(n, k)) return with_units(plan<Wide, Epilogue::add_residual>(), is_long ? 256 : 128);
-  return fits<Small>(n, k) ? plan<Small, Epilogue::add_residual>() : Plan{};
+  using InRing = Whole<Element>;
+  const bool is_in_ring = n / InRing::kRows <= kMaxBlocks / 2 && k > 2048 && k <= InRing::kKc * InRing::kStages;
+  if (batch <= 2 && is_in_ring && fits<InRing>(n, k)) return plan<InRing, Epilogue::add_residual>();
+  if (batch == 1 && is_long && n >= 4096 && fits<Tall<Element>>(n, k)) return with_units(plan<Tall<Element>, Epilogue::add_residual>(), 256);
+  if (fits<Deep<Element>>(n, k) && (batch == 1 || n < 4096)) return plan<Deep<Element>, Epilogue::add_residual>();
+  if (fits<Wide<Element>>(n, k)) return with_units(plan<Wide<Element>, Epilogue::add_residual>(), is_long ? 256 : 128);
+  return fits<Small<Element>>(n, k) ? plan<Small<Element>, Epilogue::add_residual>() : Plan{};
 }
 
+template <class Element>
 Plan plan_none(int batch, int64_t n, int64_t k) {
-  if (batch == 1 && n <= 16384 && fits<Narrow>(n, k)) {
-    Plan narrow = plan<Narrow, Epilogue::none>();
+  if (batch == 1 && n <= 16384 && fits<Narrow<Element>>(n, k)) {
+    Plan narrow = plan<Narrow<Element>, Epilogue::none>();
     narrow.blocks = kMaxBlocks / 2;
     return narrow;
   }
-  if (fits<Wide>(n, k)) return plan<Wide, Epilogue::none>();
-  return fits<Small>(n, k) ? plan<Small, Epilogue::none>() : Plan{};
+  if (fits<Wide<Element>>(n, k)) return plan<Wide<Element>, Epilogue::none>();
+  return fits<Small<Element>>(n, k) ? plan<Small<Element>, Epilogue::none>() : Plan{};
 }
 
+template <class Element>
 Plan plan_silu_and_mul(int64_t n, int64_t k) {
-  if (fits<Wide>(n, k)) return plan<Wide, Epilogue::silu_and_mul>();
-  return fits<Small>(n, k) ? plan<Small, Epilogue::silu_and_mul>() : Plan{};
+  if (fits<Wide<Element>>(n, k)) return plan<Wide<Element>, Epilogue::silu_and_mul>();
+  return fits<Small<Element>>(n, k) ? plan<Small<Element>, Epilogue::silu_and_mul>() : Plan{};
 }
 
+template <class Element>
 Plan choose(int batch, int64_t n, int64_t k, Epilogue epilogue) {
   switch (epilogue) {
-    case Epilogue::add_residual: return plan_add_residual(batch, n, k);
-    case Epilogue::silu_and_mul: return plan_silu_and_mul(n, k);
-    case Epilogue::none: return plan_none(batch, n, k);
+    case Epilogue::add_residual: return plan_add_residual<Element>(batch, n, k);
+    case Epilogue::silu_and_mul: return plan_silu_and_mul<Element>(n, k);
+    case Epilogue::none: return plan_none<Element>(batch, n, k);
   }
   return {};
 }
@@ -112,7 +133,7 @@ Plan choose(int batch, int64_t n, int64_t k, Epilogue epilogue) {
 
 const char* why_no_linear_stream(int64_t n, int64_t k, Epilogue epilogue) {
   if (n <= 0 || k <= 0 || n > (int64_t{1} << 30) || k > (int64_t{1} << 20)) return "the sizes are out of range";
-  if (choose(1, n, k, epilogue).run == nullptr) return "n must be a multiple of 32 and k of 64";
+  if (choose<BFloat16Element>(1, n, k, epilogue).run == nullptr) return "n must be a multiple of 32 and k of 64";
   return nullptr;
 }
 
@@ -121,7 +142,7 @@ void linear_stream(const LinearStreamArgs& args, void* stream) {
   if (const char* reason = why_no_linear_stream(args.n, args.k, args.epilogue)) throw std::invalid_argument(reason);
   if ((args.norm_weight == nullptr) != (args.epilogue == Epilogue::add_residual))
     throw std::invalid_argument("linear_stream takes a norm with every epilogue but add_residual");
-  const Plan plan = choose(args.batch, args.n, args.k, args.epilogue);
+  const Plan plan = with_element(args.type, [&](auto element) { return choose<decltype(element)>(args.batch, args.n, args.k, args.epilogue); });
   const int tiles = args.n / plan.rows;
   int splits = 1;
   const auto is_long = [&] { return args.k / splits * plan.rows * 2 > kUnsplitBytes; };

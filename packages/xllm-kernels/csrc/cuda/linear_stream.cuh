@@ -14,19 +14,20 @@
 #pragma once
 
 #include "async_copy.cuh"
-#include "matrix.cuh"
+#include "element.cuh"
 #include "tensor_map.h"
 #include "xllm/kernels/cuda/linear_stream.h"
 
 namespace xllm::kernels::cuda {
 
+template <class T>
 struct LinearParameters {
   CUtensorMap weight;                // [N, K], boxes of 16 * MT (silu_and_mul: 8 * MT) rows
   CUtensorMap x_map;                 // XSTAGE: [B, K], boxes of 8 * NT rows
-  const __nv_bfloat16* x;            // [B, K]
-  const __nv_bfloat16* norm_weight;  // [K] with NORM
-  const __nv_bfloat16* bias;         // [N] or null
-  __nv_bfloat16* out;
+  const T* x;                        // [B, K]
+  const T* norm_weight;              // [K] with NORM
+  const T* bias;                     // [N] or null
+  T* out;
   float* workspace;                  // S > 1: [tiles, S, 16 MT + 1, 8 NT]: sums, then the sums of squares of x
   int* counters;                     // S > 1: [tiles], zero before and after
   int batch;
@@ -36,8 +37,11 @@ struct LinearParameters {
   float eps;
 };
 
-template <int MT, int NT, int WM, int WK, int KC, int STAGES, bool XSTAGE>
+template <class ELEMENT, int MT, int NT, int WM, int WK, int KC, int STAGES, bool XSTAGE>
 struct LinearShape {
+  using Element = ELEMENT;
+  using T = typename Element::type;
+  using Parameters = LinearParameters<T>;
   static constexpr int kRows = 16 * MT, kColumns = 8 * NT, kConsumers = WM * WK;
   static constexpr int kThreads = kConsumers * 32, kBlockThreads = kThreads + 32;
   static constexpr int kMt = MT, kNt = NT, kWm = WM, kWk = WK, kKc = KC, kStages = STAGES;
@@ -47,8 +51,8 @@ struct LinearShape {
   static constexpr int kBarrierBytes = 256, kAlignmentBytes = 1024;
   static_assert(STAGES * 16 <= kBarrierBytes, "the barriers have room for 16 stages");
   static_assert(KC % 64 == 0 && KC / 32 % WK == 0 && MT % WM == 0, "warps share chunks and row tiles evenly");
-  static int bytes(int k) {
-    const int resident = XSTAGE ? 0 : kColumns * (k + 8) * 2;
+  static int bytes(int k, int batch) {
+    const int resident = XSTAGE ? 0 : batch * (k + 8) * 2;
     return STAGES * kStageBytes + kPartialBytes + kBarrierBytes + kAlignmentBytes + resident;
   }
 };
@@ -61,7 +65,7 @@ struct LinearMemory {
   float* squares;           // [WK][columns]
   uint64_t* full;
   uint64_t* empty;
-  __nv_bfloat16* resident;  // [columns][k + 8] without XSTAGE
+  typename Shape::T* resident;  // [batch][k + 8] without XSTAGE
 
   __device__ explicit LinearMemory(unsigned char* unaligned) {
     stages = align_to_swizzle(unaligned);
@@ -70,24 +74,13 @@ struct LinearMemory {
     unsigned char* barriers = stages + Shape::kStages * Shape::kStageBytes + Shape::kPartialBytes;
     full = reinterpret_cast<uint64_t*>(barriers);
     empty = full + Shape::kStages;
-    resident = reinterpret_cast<__nv_bfloat16*>(barriers + Shape::kBarrierBytes);
+    resident = reinterpret_cast<typename Shape::T*>(barriers + Shape::kBarrierBytes);
   }
 };
 
-// Multiplies a pair of x by a pair of the norm's weight, and adds x's squares.
-__device__ __forceinline__ uint32_t scale_pair(uint32_t x, uint32_t w, float& squares) {
-  const float2 a = unpack(x), b = unpack(w);
-  squares += a.x * a.x + a.y * a.y;
-  return pack(a.x * b.x, a.y * b.y);
-}
-__device__ __forceinline__ uint4 scale_piece(uint4 x, uint4 w, float& squares) {
-  return make_uint4(scale_pair(x.x, w.x, squares), scale_pair(x.y, w.y, squares), scale_pair(x.z, w.z, squares),
-                    scale_pair(x.w, w.w, squares));
-}
-
 // The copying thread: keeps the ring full from unit u0 to u1.
 template <class Shape, Epilogue EPI>
-__device__ __forceinline__ void copy_tiles(const LinearParameters& args, const LinearMemory<Shape>& memory, int u0, int u1,
+__device__ __forceinline__ void copy_tiles(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory, int u0, int u1,
                                            int slice) {
   constexpr int kBoxes = Shape::kKc / kBoxColumns, kRows = Shape::kRows;
   const uint64_t once = evict_first_policy(), often = evict_last_policy();
@@ -129,36 +122,43 @@ __device__ __forceinline__ void copy_tiles(const LinearParameters& args, const L
   }
 }
 
-// Without XSTAGE: x comes to shared memory once, multiplied by the norm's weight where there is one.
-template <class Shape, bool NORM>
-__device__ __forceinline__ void load_resident(const LinearParameters& args, const LinearMemory<Shape>& memory, int warp,
-                                              int lane) {
+// Without XSTAGE: x comes to shared memory once, as it is.
+template <class Shape>
+__device__ __forceinline__ void load_plain(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory) {
+  for (int b = 0; b < args.batch; ++b) {
+    for (int c = threadIdx.x; c < args.k / 8; c += Shape::kThreads)
+      copy_piece(memory.resident + b * (args.k + 8) + c * 8, args.x + static_cast<size_t>(b) * args.k + c * 8);
+  }
+  wait_for_pieces();
+  sync_threads<Shape::kThreads>();
+}
+
+// The same, multiplied by the norm's weight.
+template <class Shape>
+__device__ __forceinline__ void load_weighed(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory, int warp, int lane) {
+  const auto* weight = reinterpret_cast<const uint4*>(args.norm_weight);
   for (int b = 0; b < args.batch; ++b) {
     float squares = 0.f;
+    const auto* row = reinterpret_cast<const uint4*>(args.x + static_cast<size_t>(b) * args.k);
     for (int c = threadIdx.x; c < args.k / 8; c += Shape::kThreads) {
-      uint4 v = reinterpret_cast<const uint4*>(args.x + static_cast<size_t>(b) * args.k)[c];
-      if constexpr (NORM) v = scale_piece(v, __ldg(reinterpret_cast<const uint4*>(args.norm_weight) + c), squares);
-      reinterpret_cast<uint4*>(memory.resident + b * (args.k + 8))[c] = v;
+      reinterpret_cast<uint4*>(memory.resident + b * (args.k + 8))[c] =
+          weigh_piece<typename Shape::Element>(row[c], __ldg(weight + c), squares);
     }
-    if constexpr (NORM) {
-      squares = warp_sum(squares);
-      if (lane == 0) memory.partial[b * Shape::kConsumers + warp] = squares;
-    }
+    squares = warp_sum(squares);
+    if (lane == 0) memory.partial[b * Shape::kConsumers + warp] = squares;
   }
   sync_threads<Shape::kThreads>();
-  if constexpr (NORM) {
-    if (threadIdx.x < args.batch) {
-      float total = 0.f;
-      for (int w = 0; w < Shape::kConsumers; ++w) total += memory.partial[threadIdx.x * Shape::kConsumers + w];
-      memory.squares[threadIdx.x] = total;
-    }
-    sync_threads<Shape::kThreads>();
+  if (threadIdx.x < args.batch) {
+    float total = 0.f;
+    for (int w = 0; w < Shape::kConsumers; ++w) total += memory.partial[threadIdx.x * Shape::kConsumers + w];
+    memory.squares[threadIdx.x] = total;
   }
+  sync_threads<Shape::kThreads>();
 }
 
 // Adds one stage's products to a warp's sums.
 template <class Shape, bool NORM>
-__device__ __forceinline__ void multiply_stage(const LinearParameters& args, const LinearMemory<Shape>& memory,
+__device__ __forceinline__ void multiply_stage(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory,
                                                const unsigned char* base, int k0, int wm, int wk, int g, int t,
                                                float (&sums)[Shape::kMt / Shape::kWm][Shape::kNt][4],
                                                float (&squares)[Shape::kNt]) {
@@ -182,7 +182,7 @@ __device__ __forceinline__ void multiply_stage(const LinearParameters& args, con
       if constexpr (Shape::kXStage) {
         x = *reinterpret_cast<const uint4*>(base + kRows * Shape::kKc * 2 + (box * Shape::kColumns + n * 8 + g) * 128 +
                                             offset);
-        if constexpr (NORM) x = scale_piece(x, norm, squares[n]);
+        if constexpr (NORM) x = weigh_piece<typename Shape::Element>(x, norm, squares[n]);
       } else {
         // Rows past the batch repeat its last one: their products are never read.
         const int b = min(n * 8 + g, args.batch - 1);
@@ -190,8 +190,8 @@ __device__ __forceinline__ void multiply_stage(const LinearParameters& args, con
       }
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
-        multiply_add(sums[m][n], w[m][0].x, w[m][1].x, w[m][0].y, w[m][1].y, x.x, x.y);
-        multiply_add(sums[m][n], w[m][0].z, w[m][1].z, w[m][0].w, w[m][1].w, x.z, x.w);
+        Shape::Element::multiply_add(sums[m][n], {w[m][0].x, w[m][1].x, w[m][0].y, w[m][1].y}, x.x, x.y);
+        Shape::Element::multiply_add(sums[m][n], {w[m][0].z, w[m][1].z, w[m][0].w, w[m][1].w}, x.z, x.w);
       }
     }
   }
@@ -229,7 +229,7 @@ __device__ __forceinline__ void leave_sums(const LinearMemory<Shape>& memory, in
 
 // With S > 1: hands this slice's sums over. Returns whether it came last, and so finishes the tile.
 template <class Shape, bool NORM>
-__device__ __forceinline__ bool hand_over_slice(const LinearParameters& args, const LinearMemory<Shape>& memory, int tile,
+__device__ __forceinline__ bool hand_over_slice(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory, int tile,
                                                 int split) {
   constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns;
   __shared__ bool is_last;
@@ -257,7 +257,8 @@ __device__ __forceinline__ bool hand_over_slice(const LinearParameters& args, co
 
 // Sums over slices in their order, or over warps, scales, applies the epilogue, writes.
 template <class Shape, Epilogue EPI, bool NORM>
-__device__ __forceinline__ void finish_tile(const LinearParameters& args, const LinearMemory<Shape>& memory, int tile) {
+__device__ __forceinline__ void finish_tile(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory, int tile) {
+  using Element = typename Shape::Element;
   constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns;
   constexpr int kOutRows = EPI == Epilogue::silu_and_mul ? kRows / 2 : kRows;
   const float* work = args.workspace + static_cast<size_t>(tile) * args.splits * (kRows + 1) * kColumns;
@@ -283,26 +284,26 @@ __device__ __forceinline__ void finish_tile(const LinearParameters& args, const 
       } else {
         for (int w = 0; w < Shape::kWk; ++w) squares += memory.squares[w * kColumns + b];
       }
-      scale = rsqrtf(squares / args.k + args.eps);
+      scale = norm_scale<Element>(squares, args.k, args.eps);
     }
     float sum = total(row, b) * scale;
     if constexpr (EPI == Epilogue::silu_and_mul) {
       const float up = total(kOutRows + row, b) * scale;
       args.out[static_cast<size_t>(b) * (args.n / 2) + tile * kOutRows + row] =
-          __float2bfloat16(sum / (1.f + __expf(-sum)) * up);
+          Element::narrow(sum / (1.f + __expf(-sum)) * up);
     } else {
       const int column = tile * kRows + row;
-      __nv_bfloat16* out = args.out + static_cast<size_t>(b) * args.n + column;
-      if (args.bias != nullptr) sum += __bfloat162float(args.bias[column]);
-      if constexpr (EPI == Epilogue::add_residual) sum += __bfloat162float(*out);
-      *out = __float2bfloat16(sum);
+      typename Shape::T* out = args.out + static_cast<size_t>(b) * args.n + column;
+      if (args.bias != nullptr) sum += Element::widen(args.bias[column]);
+      if constexpr (EPI == Epilogue::add_residual) sum += Element::widen(*out);
+      *out = Element::narrow(sum);
     }
   }
 }
 
 template <class Shape, Epilogue EPI, bool NORM>
 __global__ void __launch_bounds__(Shape::kBlockThreads, 2) linear_stream_kernel(
-    const __grid_constant__ LinearParameters args) {
+    const __grid_constant__ typename Shape::Parameters args) {
   extern __shared__ unsigned char unaligned[];
   const LinearMemory<Shape> memory(unaligned);
   const int units = args.n / Shape::kRows * args.splits, slice = args.k / args.splits, steps = slice / Shape::kKc;
@@ -325,7 +326,8 @@ __global__ void __launch_bounds__(Shape::kBlockThreads, 2) linear_stream_kernel(
   }
   const int g = lane / 4, t = lane % 4, wm = warp / Shape::kWk, wk = warp % Shape::kWk;
   wait_for_prerequisites();
-  if constexpr (!Shape::kXStage) load_resident<Shape, NORM>(args, memory, warp, lane);
+  if constexpr (!Shape::kXStage && NORM) load_weighed<Shape>(args, memory, warp, lane);
+  else if constexpr (!Shape::kXStage) load_plain<Shape>(args, memory);
 
   int stage = 0, parity = 0;
   for (int unit = u0; unit < u1; ++unit) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <stdint.h>
 
 namespace xllm::kernels::cuda::drawing {
@@ -30,12 +31,16 @@ struct Memory {
   uint32_t count_before;
 };
 
-// bfloat16 logits as 16 ordered bits, float32 as 32.
+// Bits of a float32 that a logit of each type needs, as an integer in their order.
 template <class T>
 struct Key;
 template <>
 struct Key<__nv_bfloat16> {
   static constexpr int kBits = 16;
+};
+template <>
+struct Key<__half> {
+  static constexpr int kBits = 19;  // three exponent bits more than it has
 };
 template <>
 struct Key<float> {
@@ -51,7 +56,7 @@ __device__ __forceinline__ uint32_t key_of(float v) {
 
 template <class T>
 __device__ __forceinline__ float logit_of(uint32_t key) {
-  const uint32_t low = Key<T>::kBits == 16 ? 0xffffu : 0u;
+  constexpr uint32_t low = (1ull << (32 - Key<T>::kBits)) - 1;
   const uint32_t ordered = key << (32 - Key<T>::kBits);
   return __uint_as_float(ordered & 0x80000000u ? ordered ^ 0x80000000u : ~(ordered | low));
 }
@@ -63,6 +68,16 @@ __device__ __forceinline__ void load(const __nv_bfloat16* row, int at, float (&v
   for (int i = 0; i < 4; ++i) {
     v[2 * i] = __uint_as_float(pairs[i] << 16);
     v[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
+  }
+}
+__device__ __forceinline__ void load(const __half* row, int at, float (&v)[kElements]) {
+  const uint4 raw = *reinterpret_cast<const uint4*>(row + at);
+  const uint32_t pairs[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(pairs + i));
+    v[2 * i] = pair.x;
+    v[2 * i + 1] = pair.y;
   }
 }
 __device__ __forceinline__ void load(const float* row, int at, float (&v)[kElements]) {

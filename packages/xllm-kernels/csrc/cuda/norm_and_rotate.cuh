@@ -1,7 +1,7 @@
 // RMSNorm and rotary position of one head by one warp. Knows nothing of where heads lie.
 #pragma once
 
-#include "matrix.cuh"
+#include "element.cuh"
 
 namespace xllm::kernels::cuda {
 
@@ -24,27 +24,27 @@ struct Rotation {
   }
 };
 
-// Two to four neighbouring bfloat16 at once.
-template <int E>
-__device__ __forceinline__ void load_numbers(float (&v)[E], const __nv_bfloat16* from) {
+// Two or four neighbouring numbers at once.
+template <class Element, int E>
+__device__ __forceinline__ void load_numbers(float (&v)[E], const typename Element::type* from) {
   if constexpr (E == 4) {
     const uint2 x = *reinterpret_cast<const uint2*>(from);
-    const float2 a = unpack(x.x), b = unpack(x.y);
+    const float2 a = Element::widen_pair(x.x), b = Element::widen_pair(x.y);
     v[0] = a.x, v[1] = a.y, v[2] = b.x, v[3] = b.y;
   } else {
-    const float2 a = unpack(*reinterpret_cast<const uint32_t*>(from));
+    const float2 a = Element::widen_pair(*reinterpret_cast<const uint32_t*>(from));
     v[0] = a.x, v[1] = a.y;
   }
 }
 
-template <int E>
-__device__ __forceinline__ void store_numbers(__nv_bfloat16* to, const float (&v)[E]) {
-  if constexpr (E == 4) *reinterpret_cast<uint2*>(to) = make_uint2(pack(v[0], v[1]), pack(v[2], v[3]));
-  else *reinterpret_cast<uint32_t*>(to) = pack(v[0], v[1]);
+template <class Element, int E>
+__device__ __forceinline__ void store_numbers(typename Element::type* to, const float (&v)[E]) {
+  if constexpr (E == 4) *reinterpret_cast<uint2*>(to) = make_uint2(Element::narrow_pair(v[0], v[1]), Element::narrow_pair(v[2], v[3]));
+  else *reinterpret_cast<uint32_t*>(to) = Element::narrow_pair(v[0], v[1]);
 }
 
 // Normalises one head of D numbers, of which lane l holds D / 32.
-template <int D>
+template <class Element, int D>
 __device__ __forceinline__ void norm_head(float (&v)[D / 32], const float (&weights)[D / 32], float eps) {
   constexpr int E = D / 32;
   float squares = 0.f;
@@ -52,7 +52,7 @@ __device__ __forceinline__ void norm_head(float (&v)[D / 32], const float (&weig
   for (int i = 0; i < E; ++i) squares += v[i] * v[i];
   const float scale = rsqrtf(warp_sum(squares) / D + eps);
 #pragma unroll
-  for (int i = 0; i < E; ++i) v[i] = __bfloat162float(__float2bfloat16(v[i] * scale)) * weights[i];
+  for (int i = 0; i < E; ++i) v[i] = Element::widen(Element::narrow(v[i] * scale)) * weights[i];
 }
 
 // Rotates pairs i and i + D / 2.
@@ -65,14 +65,14 @@ __device__ __forceinline__ void rotate_head(float (&v)[D / 32], const Rotation<D
   }
 }
 
-// Normalises (if `norm`) and rotates (if `cos_sin`) one head of D numbers; lane l holds D / 32 of them.
-template <int D>
-__device__ __forceinline__ void norm_and_rotate(float (&v)[D / 32], const __nv_bfloat16* norm, const float* cos_sin, float eps, int lane) {
+// Normalises (if `norm`) and rotates (if `cos_sin`, the angles of the position) one head of D numbers; lane l holds D / 32 of them.
+template <class Element, int D>
+__device__ __forceinline__ void norm_and_rotate(float (&v)[D / 32], const typename Element::type* norm, const float* cos_sin, float eps, int lane) {
   if (cos_sin == nullptr) return;
   if (norm != nullptr) {
     float weights[D / 32];
-    load_numbers(weights, norm + lane * (D / 32));
-    norm_head<D>(v, weights, eps);
+    load_numbers<Element>(weights, norm + lane * (D / 32));
+    norm_head<Element, D>(v, weights, eps);
   }
   Rotation<D> rotation;
   rotation.load(cos_sin, lane);

@@ -8,7 +8,6 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-constexpr int kTakeTurns = 1, kBlockAnItem = 2;
 constexpr int kRoundsASequence = 4;  // items of each block from which on one sequence at a time keeps all busy
 
 int num_multiprocessors() {
@@ -28,24 +27,23 @@ int box_keys_of(int block_size) {
   return box;
 }
 
-template <int D, bool CAUSAL, bool TURNS>
-void start(const PromptAttentionParameters& parameters, int blocks, void* stream) {
+template <class Element, int D, bool CAUSAL>
+void start(const PromptAttentionParameters& parameters, void* stream) {
   constexpr int kBytes = PromptAttentionShape<D>::kBytes;
-  static const bool allowed = [] {
-    allow_shared_bytes(prompt_attention_kernel<D, CAUSAL, TURNS>, kBytes, "prompt_attention");
+  const auto kernel = prompt_attention_kernel<Element, D, CAUSAL>;
+  static const bool allowed = [&] {
+    allow_shared_bytes(kernel, kBytes, "prompt_attention");
     return true;
   }();
   static_cast<void>(allowed);
-  const LaunchShape shape{dim3(static_cast<unsigned>(blocks)), kPromptThreads, kBytes};
-  launch(prompt_attention_kernel<D, CAUSAL, TURNS>, "prompt_attention", shape, parameters, stream);
+  const auto blocks = static_cast<unsigned>(std::min(parameters.num_items, num_multiprocessors()));
+  launch(kernel, "prompt_attention", {dim3(blocks), kPromptThreads, kBytes}, parameters, stream);
 }
 
-template <int D>
-void start_with(const PromptAttentionParameters& parameters, bool is_causal, bool takes_turns, int blocks, void* stream) {
-  if (is_causal && takes_turns) start<D, true, true>(parameters, blocks, stream);
-  else if (is_causal) start<D, true, false>(parameters, blocks, stream);
-  else if (takes_turns) start<D, false, true>(parameters, blocks, stream);
-  else start<D, false, false>(parameters, blocks, stream);
+template <class Element, int D>
+void start(const PromptAttentionParameters& parameters, bool is_causal, void* stream) {
+  if (is_causal) start<Element, D, true>(parameters, stream);
+  else start<Element, D, false>(parameters, stream);
 }
 
 PromptAttentionParameters describe_prompts(const PromptAttentionArgs& args) {
@@ -69,7 +67,7 @@ PromptAttentionParameters describe_prompts(const PromptAttentionArgs& args) {
   parameters.key_start = args.key_start;
   parameters.seq_lens = args.seq_lens;
   parameters.block_tables = args.block_tables;
-  parameters.out = static_cast<__nv_bfloat16*>(args.out);
+  parameters.out = args.out;
   parameters.lse = args.lse;
   parameters.num_queries = static_cast<int>(args.num_queries);
   parameters.num_heads = args.num_heads;
@@ -106,12 +104,12 @@ void prompt_attention(const PromptAttentionArgs& args, void* stream) {
     throw std::invalid_argument("prompt_attention needs key_start or block_tables");
   if (args.num_sequences == 0 || args.num_queries == 0 || args.max_query_len == 0) return;
   const PromptAttentionParameters parameters = describe_prompts(args);
-  const int configuration = args.configuration < 0 ? kTakeTurns : args.configuration;
-  const bool takes_turns = configuration & kTakeTurns;
-  const int blocks = configuration & kBlockAnItem ? parameters.num_items : std::min(parameters.num_items, num_multiprocessors());
-  if (args.head_dim == 64) start_with<64>(parameters, args.is_causal, takes_turns, blocks, stream);
-  else if (args.head_dim == 128) start_with<128>(parameters, args.is_causal, takes_turns, blocks, stream);
-  else start_with<80>(parameters, args.is_causal, takes_turns, blocks, stream);
+  with_element(args.type, [&](auto element) {
+    using Element = decltype(element);
+    if (args.head_dim == 64) return start<Element, 64>(parameters, args.is_causal, stream);
+    if (args.head_dim == 128) return start<Element, 128>(parameters, args.is_causal, stream);
+    start<Element, 80>(parameters, args.is_causal, stream);
+  });
 }
 
 }  // namespace xllm::kernels::cuda

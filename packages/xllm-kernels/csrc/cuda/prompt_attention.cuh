@@ -16,16 +16,14 @@
 namespace xllm::kernels::cuda {
 
 // Warpgroups take turns at the tensor cores: named barriers 2 and 3 belong to the first and the second.
-template <bool TURNS>
 __device__ __forceinline__ void wait_for_turn(int group) {
-  if (TURNS) asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory");
+  asm volatile("bar.sync %0, 256;" ::"r"(2 + group) : "memory");
 }
-template <bool TURNS>
 __device__ __forceinline__ void end_turn(int group) {
-  if (TURNS) asm volatile("bar.arrive %0, 256;" ::"r"(3 - group) : "memory");
+  asm volatile("bar.arrive %0, 256;" ::"r"(3 - group) : "memory");
 }
 
-template <int D, bool CAUSAL, bool TURNS>
+template <class Element, int D, bool CAUSAL>
 __device__ void attend_prompt(const PromptAttentionParameters& args, PromptBarriers& barriers, uint32_t queries, int group) {
   using Shape = PromptAttentionShape<D>;
   constexpr int kSteps = D / 16;
@@ -43,7 +41,7 @@ __device__ void attend_prompt(const PromptAttentionParameters& args, PromptBarri
 #pragma unroll
     for (int k = 0; k < kSteps; ++k) {
       const uint32_t offset = k / 4 * kPlaneBytes + k % 4 * 32;
-      multiply_rows(s, describe_rows(my_queries + offset), describe_rows(at + offset), k > 0);
+      multiply_rows<Element>(s, describe_rows(my_queries + offset), describe_rows(at + offset), k > 0);
     }
     warpgroup_commit();
   };
@@ -51,14 +49,14 @@ __device__ void attend_prompt(const PromptAttentionParameters& args, PromptBarri
     const uint32_t at = values + stage * Shape::kTileBytes;
 #pragma unroll
     for (int k = 0; k < kTileKeys / 16; ++k)
-      multiply_columns(o, p + 4 * k, describe_columns(at + k * 16 * 128, kPlaneBytes), k > 0 || adds);
+      multiply_columns<Element>(o, p + 4 * k, describe_columns(at + k * 16 * 128, kPlaneBytes), k > 0 || adds);
     warpgroup_commit();
   };
   const auto release = [&](uint64_t* barrier) {
     if (lane == 0) barrier_arrive(barrier);
   };
 
-  if (TURNS && group == 1) end_turn<TURNS>(1);
+  if (group == 1) end_turn(1);
   for (int i = 0; i * static_cast<int>(gridDim.x) < args.num_items; ++i) {
     const int place = place_of(i);
     if (place >= args.num_items || !find_item<CAUSAL>(args, place, item)) continue;
@@ -67,7 +65,7 @@ __device__ void attend_prompt(const PromptAttentionParameters& args, PromptBarri
     if (item.begin == item.end) {  // more splits than tiles
 #pragma unroll
       for (int j = 0; j < D / 2; ++j) o[j] = 0.f;
-      store_rows<D>(args, item, o, softmax, row, lane);
+      store_rows<Element, D>(args, item, o, softmax, row, lane);
       continue;
     }
     const int offset = item.length - item.num_rows;
@@ -87,19 +85,19 @@ __device__ void attend_prompt(const PromptAttentionParameters& args, PromptBarri
     int start = (item.end - 1) * kTileKeys;
     if (start + kTileKeys > clear) mask_scores(s, start, limits, lane);
     softmax.take(s, args.scale, keep);
-    pack_weights(p, s);
+    pack_weights<Element>(p, s);
     bool adds = false;
     for (int n = item.end - 2; n >= item.begin; --n) {
       const int previous = tile % kPromptStages, previous_parity = tile / kPromptStages & 1;
       ++tile;
       const int stage = tile % kPromptStages;
       barrier_wait(&barriers.key_full[stage], tile / kPromptStages & 1);
-      wait_for_turn<TURNS>(group);
+      wait_for_turn(group);
       warpgroup_arrive();
       start_scores(stage);
       barrier_wait(&barriers.value_full[previous], previous_parity);
       start_sums(previous, adds);
-      end_turn<TURNS>(group);
+      end_turn(group);
       adds = true;
       warpgroup_wait<1>();
       settle(s);
@@ -110,7 +108,7 @@ __device__ void attend_prompt(const PromptAttentionParameters& args, PromptBarri
       warpgroup_wait<0>();
       settle(o);
       release(&barriers.value_empty[previous]);
-      pack_weights(p, s);
+      pack_weights<Element>(p, s);
 #pragma unroll
       for (int j = 0; j < D / 2; ++j) o[j] *= keep[j / 2 % 2];
     }
@@ -122,12 +120,12 @@ __device__ void attend_prompt(const PromptAttentionParameters& args, PromptBarri
     settle(o);
     release(&barriers.value_empty[tile % kPromptStages]);
     ++tile;
-    store_rows<D>(args, item, o, softmax, row, lane);
+    store_rows<Element, D>(args, item, o, softmax, row, lane);
   }
-  if (TURNS && group == 0) wait_for_turn<TURNS>(0);
+  if (group == 0) wait_for_turn(0);
 }
 
-template <int D, bool CAUSAL, bool TURNS>
+template <class Element, int D, bool CAUSAL>
 __global__ void __launch_bounds__(kPromptThreads, 1) prompt_attention_kernel(const __grid_constant__ PromptAttentionParameters args) {
   extern __shared__ unsigned char unaligned[];
   __shared__ PromptBarriers barriers;
@@ -152,7 +150,7 @@ __global__ void __launch_bounds__(kPromptThreads, 1) prompt_attention_kernel(con
     if (threadIdx.x < 32) feed_prompt<D, CAUSAL>(args, barriers, queries, threadIdx.x);
   } else {
     take_registers<232>();
-    attend_prompt<D, CAUSAL, TURNS>(args, barriers, queries, warpgroup - 1);
+    attend_prompt<Element, D, CAUSAL>(args, barriers, queries, warpgroup - 1);
   }
 }
 

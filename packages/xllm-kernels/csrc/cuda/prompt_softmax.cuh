@@ -1,7 +1,7 @@
 // What a warpgroup does to the scores of its 64 rows between two products, and how it writes the rows. Knows nothing of rings or copies.
 #pragma once
 
-#include "matrix.cuh"
+#include "element.cuh"
 #include "prompt_tiles.cuh"
 
 namespace xllm::kernels::cuda {
@@ -63,9 +63,10 @@ __device__ __forceinline__ void mask_scores(float (&s)[64], int start, const int
 }
 
 // Weights as the left operand of 8 products of 16 keys.
+template <class Element>
 __device__ __forceinline__ void pack_weights(uint32_t (&p)[32], const float (&s)[64]) {
 #pragma unroll
-  for (int i = 0; i < 32; ++i) p[i] = pack(s[2 * i], s[2 * i + 1]);
+  for (int i = 0; i < 32; ++i) p[i] = Element::narrow_pair(s[2 * i], s[2 * i + 1]);
 }
 
 // Afterwards lane t of four holds in x[i] what lane i had in x[t].
@@ -83,7 +84,7 @@ __device__ __forceinline__ void exchange_quads(uint32_t (&x)[4], int t) {
   }
 }
 
-template <int D>
+template <class Element, int D>
 __device__ __forceinline__ void store_rows(const PromptAttentionParameters& args, const PromptItem& item, const float (&o)[D / 2],
                                            const RowSoftmax& softmax, int row, int lane) {
   const int t = lane % 4;
@@ -96,19 +97,19 @@ __device__ __forceinline__ void store_rows(const PromptAttentionParameters& args
     const float factor = total > 0.f ? 1.f / total : 0.f;
     const bool exists = mine < item.num_rows;
     const int64_t place = static_cast<int64_t>(item.split) * args.num_queries + item.first_row + mine;
-    __nv_bfloat16* target = args.out + (place * args.num_heads + item.head) * args.head_dim;
+    auto* target = static_cast<typename Element::type*>(args.out) + (place * args.num_heads + item.head) * args.head_dim;
 #pragma unroll
     for (int q = 0; q < D / 32; ++q) {
       uint32_t x[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) x[i] = pack(o[4 * (4 * q + i) + 2 * r] * factor, o[4 * (4 * q + i) + 2 * r + 1] * factor);
+      for (int i = 0; i < 4; ++i) x[i] = Element::narrow_pair(o[4 * (4 * q + i) + 2 * r] * factor, o[4 * (4 * q + i) + 2 * r + 1] * factor);
       exchange_quads(x, t);
       if (exists) *reinterpret_cast<uint4*>(target + 32 * q + 8 * t) = make_uint4(x[0], x[1], x[2], x[3]);
     }
 #pragma unroll
     for (int j = D / 32 * 4; j < D / 8; ++j) {
       if (exists && 8 * j < args.head_dim)
-        *reinterpret_cast<uint32_t*>(target + 8 * j + 2 * t) = pack(o[4 * j + 2 * r] * factor, o[4 * j + 2 * r + 1] * factor);
+        *reinterpret_cast<uint32_t*>(target + 8 * j + 2 * t) = Element::narrow_pair(o[4 * j + 2 * r] * factor, o[4 * j + 2 * r + 1] * factor);
     }
     if (args.lse != nullptr && exists && t == 0) {
       const int64_t lse_place = (static_cast<int64_t>(item.split) * args.num_heads + item.head) * args.num_queries + item.first_row + mine;

@@ -20,7 +20,7 @@ struct PromptAttentionParameters {
   const int* key_start;
   const int* seq_lens;
   const int* block_tables;
-  __nv_bfloat16* out;
+  void* out;
   float* lse;
   int num_queries;
   int num_heads;

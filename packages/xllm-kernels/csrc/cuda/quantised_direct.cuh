@@ -112,12 +112,8 @@ __device__ __forceinline__ void stage_x(const DirectParameters& args, const Dire
       float sum = 0.f;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        if (norm != nullptr && c < stored) {
-          const float2 a = Element::widen_pair(words[i]);
-          const float2 w = Element::widen_pair(reinterpret_cast<const uint32_t*>(memory.norm + c * 16)[i]);
-          squares += a.x * a.x + a.y * a.y;
-          words[i] = Element::narrow_pair(a.x * w.x, a.y * w.y);
-        }
+        if (norm != nullptr && c < stored)
+          words[i] = weigh_pair<Element>(words[i], reinterpret_cast<const uint32_t*>(memory.norm + c * 16)[i], squares);
         const float2 rounded = Element::widen_pair(words[i]);
         sum += rounded.x + rounded.y;
       }
@@ -234,7 +230,7 @@ __device__ __forceinline__ void finish_direct(const DirectParameters& args, cons
     float squares = 0.f;
 #pragma unroll
     for (int w = 0; w < kDirectWarps; ++w) squares += memory.squares[w];
-    norm = rsqrtf(squares / args.k + args.eps);
+    norm = norm_scale<Element>(squares, args.k, args.eps);
   }
   float sum = total(row) * (output.scale * norm);
   if (args.is_gated) sum = sum / (1.f + __expf(-sum)) * (total(out_rows + row) * (output.up_scale * norm));

@@ -74,8 +74,8 @@ __device__ __forceinline__ OutputOperands read_operands(const QuantisedParameter
 
 // Sums over slices in their order, or over warps, scales, applies the epilogue, writes. `first` is the thread's first output of a tile.
 template <class Shape>
-__device__ __forceinline__ void finish_quantised(const QuantisedParameters& args, const QuantisedMemory<Shape>& memory, const float* partial,
-                                                 int tile, int first, OutputOperands operands) {
+__device__ __forceinline__ void finish_quantised(const QuantisedParameters& args, const float* partial, int tile, int first,
+                                                 OutputOperands operands) {
   using E = typename Shape::Element;
   const int out_rows = args.is_gated ? Shape::kRows / 2 : Shape::kRows, width = args.is_gated ? args.n / 2 : args.n;
   const float* work = args.workspace + static_cast<size_t>(tile) * args.splits * Shape::kRows * Shape::kColumns;
@@ -88,15 +88,8 @@ __device__ __forceinline__ void finish_quantised(const QuantisedParameters& args
   for (int i = first; i < out_rows * args.batch; i += Shape::kThreads) {
     const int row = i % out_rows, b = i / out_rows;
     if (i != first) operands = read_operands<Shape>(args, tile, row, b);
-    float norm = 1.f;
-    if (args.norm_weight != nullptr) {
-      float squares = 0.f;
-#pragma unroll
-      for (int w = 0; w < 8; ++w) squares += memory.squares[b * 8 + w];
-      norm = rsqrtf(squares / args.k + args.eps);
-    }
-    float sum = total(row, b) * (operands.scale * norm);
-    if (args.is_gated) sum = sum / (1.f + __expf(-sum)) * (total(out_rows + row, b) * (operands.up_scale * norm));
+    float sum = total(row, b) * operands.scale;
+    if (args.is_gated) sum = sum / (1.f + __expf(-sum)) * (total(out_rows + row, b) * operands.up_scale);
     static_cast<typename E::type*>(args.out)[static_cast<size_t>(b) * width + tile * out_rows + row] =
         E::narrow(sum + operands.bias + operands.residual);
   }

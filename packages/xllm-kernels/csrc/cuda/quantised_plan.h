@@ -9,10 +9,9 @@
 namespace xllm::kernels::cuda {
 
 struct QuantisedParameters {
-  CUtensorMap weight;         // [row, box, 128 bytes] in boxes of copied_boxes by the rows of a tile (gated: half of them)
+  CUtensorMap weight;         // [row, box, 128 bytes] in boxes of the rows of a tile (gated: half of them)
   CUtensorMap x_map;          // XSTAGE: [row, 64 columns] in boxes of the columns of a stage by 8 NT rows
   const void* x;              // [batch, k]
-  const void* norm_weight;    // [k] or null
   const void* bias;           // [n] or null
   void* out;
   const float* row_scales;    // [n] or null
@@ -27,12 +26,10 @@ struct QuantisedParameters {
   int num_boxes;              // of a row of W
   int slice_boxes;            // num_boxes / S
   int steps;                  // stages of a slice
-  int copied_boxes;           // of W, by one copy
   int stages;                 // of the ring
   int x_stride;               // bytes of a row of x in shared memory, without XSTAGE
   int partial_stride;         // floats of a row of sums there: the batch, made odd
   int partial_sets;           // of sums: 1 or 2
-  float eps;
   bool is_gated;
   bool adds;                  // to what out holds
 };
@@ -56,11 +53,11 @@ struct QuantisedLaunch {
   HalfType type;
 };
 
-// What quantised_direct_kernel is given: as QuantisedParameters where names are the same.
+// What quantised_direct_kernel is given: as QuantisedParameters where names are the same, and a norm of one row.
 struct DirectParameters {
   const uint4* weight;        // [n, num_boxes] boxes of 128 bytes
   const void* x;
-  const void* norm_weight;
+  const void* norm_weight;    // [k] or null
   const void* bias;
   void* out;
   const float* row_scales;

@@ -30,19 +30,15 @@ struct QuantisedMemory {
   unsigned char* stages;
   uint64_t* full;
   uint64_t* empty;
-  float* squares;      // [batch][8]: parts of the sums of squares of x's rows
   float* partial;      // [buffers][WK][rows][partial_stride]
   unsigned char* x;    // without XSTAGE: [batch][groups of a slice][4 j][4 t] pieces of 8 elements, 64 bytes between rows
-  unsigned char* norm; // [k] where there is one
 
   __device__ QuantisedMemory(unsigned char* unaligned, const QuantisedParameters& args) {
     stages = align_to_swizzle(unaligned);
     full = reinterpret_cast<uint64_t*>(stages + args.stages * Shape::kStageBytes);
     empty = full + kQuantisedMaxStages;
     x = reinterpret_cast<unsigned char*>(empty + kQuantisedMaxStages);
-    norm = x + (Shape::kXStage ? 0 : args.batch * args.x_stride);
-    squares = reinterpret_cast<float*>(norm + (args.norm_weight == nullptr ? 0 : args.k * 2));
-    partial = squares + args.batch * 8;
+    partial = reinterpret_cast<float*>(x + (Shape::kXStage ? 0 : args.batch * args.x_stride));
   }
 };
 
@@ -95,7 +91,7 @@ __device__ __forceinline__ void copy_quantised(const QuantisedParameters& args, 
     barrier_expect(memory.full + stage, Shape::kStageBytes);
     const int first = box_of(i), row = weight_row(args, tile, 0, Shape::kRows);
     const int box_bytes = (args.is_gated ? Shape::kRows / 2 : Shape::kRows) * kBoxBytes;
-    for (int box = 0; box < Shape::kWk; box += args.copied_boxes, base += args.copied_boxes * box_bytes) {
+    for (int box = 0; box < Shape::kWk; ++box, base += box_bytes) {
       copy_stacked_box(base, &args.weight, 0, row, first + box, memory.full + stage, once);
       if (args.is_gated) {
         copy_stacked_box(base + Shape::kWeightBytes / 2, &args.weight, 0, weight_row(args, tile, Shape::kRows / 2, Shape::kRows),
@@ -122,21 +118,6 @@ __device__ __forceinline__ void copy_quantised(const QuantisedParameters& args, 
   }
 }
 
-template <class Element>
-__device__ __forceinline__ uint32_t scaled_pair(uint32_t x, uint32_t w, float& squares) {
-  const float2 a = Element::widen_pair(x), b = Element::widen_pair(w);
-  squares += a.x * a.x + a.y * a.y;
-  return Element::narrow_pair(a.x * b.x, a.y * b.y);
-}
-
-// Starts the copy of the norm's weight, which does not depend on the kernel before.
-template <class Shape>
-__device__ __forceinline__ void fetch_norm(const QuantisedParameters& args, const QuantisedMemory<Shape>& memory) {
-  for (int c = threadIdx.x; c < args.k / 8; c += Shape::kThreads) {
-    copy_piece(memory.norm + c * 16, reinterpret_cast<const uint4*>(args.norm_weight) + c);
-  }
-}
-
 // Where piece c (of 8 elements) of a row of x lies within the row.
 __device__ __forceinline__ int place_of_piece(int c) { return (c / 16 * 16 + c % 4 * 4 + c % 16 / 4) * 16; }
 
@@ -156,27 +137,6 @@ __device__ __forceinline__ void load_x(const QuantisedParameters& args, const Qu
     }
   }
   wait_for_pieces();
-  sync_threads<Shape::kThreads>();
-}
-
-// With one slice: multiplies x by the norm's weight and leaves the sums of its squares. As many warps share a row as there are to share.
-template <class Shape>
-__device__ __forceinline__ void norm_x(const QuantisedParameters& args, const QuantisedMemory<Shape>& memory, int warp, int lane) {
-  using E = typename Shape::Element;
-  const int sharing = args.batch >= 8 ? 1 : args.batch >= 4 ? 2 : args.batch >= 2 ? 4 : 8;
-  for (int b = warp / sharing; b < args.batch; b += kQuantisedWarps / sharing) {
-    unsigned char* row = memory.x + b * args.x_stride;
-    float squares = 0.f;
-    for (int c = warp % sharing * 32 + lane; c < args.k / 8; c += sharing * 32) {
-      uint4* at = reinterpret_cast<uint4*>(row + place_of_piece(c));
-      const uint4 v = *at, w = *reinterpret_cast<const uint4*>(memory.norm + c * 16);
-      *at = make_uint4(scaled_pair<E>(v.x, w.x, squares), scaled_pair<E>(v.y, w.y, squares), scaled_pair<E>(v.z, w.z, squares),
-                       scaled_pair<E>(v.w, w.w, squares));
-    }
-    squares = warp_sum(squares);
-    if (lane >= sharing && lane < 8) memory.squares[b * 8 + lane] = 0.f;
-    if (lane == 0) memory.squares[b * 8 + warp % sharing] = squares;
-  }
   sync_threads<Shape::kThreads>();
 }
 

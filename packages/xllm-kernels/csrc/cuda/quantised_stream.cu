@@ -17,7 +17,7 @@ constexpr double kStageNanoseconds = 450., kInt4NanosecondsPerTile = 600., kTile
 constexpr double kResidentTileNanoseconds = 3000., kResidentRowNanoseconds = 1500.;
 constexpr double kMeetingNanoseconds = 1500., kMeetingRowNanoseconds = 800.;
 
-constexpr int64_t kMaxNormedColumns = 24576;  // of one row, which lies beside the norm's weight in shared memory
+constexpr int64_t kMaxNormedColumns = 24576;  // of one row, which lies beside the norm's weight in the shared memory of quantised_direct
 
 struct Cut {
   int row_tiles = 0;
@@ -62,8 +62,7 @@ int partial_bytes(const QuantisedStreamArgs& args, const Cut& cut) {
 
 // Of all but the ring and the sums.
 int fixed_bytes(const QuantisedStreamArgs& args, const Cut& cut) {
-  return 1024 + 2 * kQuantisedMaxStages * 8 + args.batch * 8 * 4 + args.batch * x_stride(args, cut) +
-         (args.norm_weight == nullptr ? 0 : args.k * 2);
+  return 1024 + 2 * kQuantisedMaxStages * 8 + args.batch * x_stride(args, cut);
 }
 
 // Two sets where they leave room for three stages.
@@ -82,7 +81,6 @@ int num_stages(const QuantisedStreamArgs& args, const Cut& cut) {
 bool serves(const QuantisedStreamArgs& args, const Cut& cut) {
   if (!fits(args.n, cut.row_tiles, args.epilogue) || num_boxes(args) % cut.splits != 0) return false;
   if (cut.splits > 1 && num_boxes(args) / cut.splits % stage_boxes(cut) != 0) return false;
-  if (args.norm_weight != nullptr && (cut.stages_x || cut.splits > 1)) return false;
   if (cut.stages_x ? cut.row_tiles < 2 : args.batch > 8) return false;
   return num_stages(args, cut) >= 2;
 }
@@ -154,9 +152,10 @@ void quantised_stream(const QuantisedStreamArgs& args, void* stream) {
   if (args.batch < 1 || args.batch > kQuantisedStreamMaxBatch)
     throw std::invalid_argument("quantised_stream takes 1 to " + std::to_string(kQuantisedStreamMaxBatch) + " rows");
   if (const char* reason = why_no_quantised_stream(args.n, args.k, args.epilogue)) throw std::invalid_argument(reason);
-  if (args.norm_weight != nullptr && direct_depth(args) == 0 && !quantised_stream_norms(args.batch, args.k))
-    throw std::invalid_argument("quantised_stream takes a norm only for few rows; see quantised_stream_norms");
-  if (const int depth = direct_depth(args)) {
+  const int depth = direct_depth(args);
+  if (args.norm_weight != nullptr && depth == 0)
+    throw std::invalid_argument("quantised_stream takes a norm only of one row; see quantised_stream_norms");
+  if (depth > 0) {
     if (!quantised_direct_serves(args)) throw std::invalid_argument("quantised_direct does not serve these sizes");
     return quantised_direct(args, depth, stream);
   }
@@ -170,12 +169,10 @@ void quantised_stream(const QuantisedStreamArgs& args, void* stream) {
   const bool is_gated = args.epilogue == Epilogue::silu_and_mul;
   const int stage_bytes = quantised_stage_bytes(cut.row_tiles, cut.column_tiles, cut.stages_x, args.kind);
   const int sets = partial_sets(args, cut, stage_bytes), x_planes = stage_boxes(cut) * (args.kind == WeightKind::int4 ? 4 : 2);
-  const int copied_boxes = args.configuration >= 10000 ? stage_boxes(cut) : 1;
   QuantisedLaunch launch{};
-  launch.parameters.weight = describe_planes(args.weight, args.n, int64_t{boxes} * 128, is_gated ? rows / 2 : rows, copied_boxes);
+  launch.parameters.weight = describe_planes(args.weight, args.n, int64_t{boxes} * 128, is_gated ? rows / 2 : rows, 1);
   if (cut.stages_x) launch.parameters.x_map = describe_planes(args.x, args.batch, int64_t{args.k} * 2, columns, x_planes);
   launch.parameters.x = args.x;
-  launch.parameters.norm_weight = args.norm_weight;
   launch.parameters.bias = args.bias;
   launch.parameters.out = args.out;
   launch.parameters.row_scales = args.row_scales;
@@ -190,12 +187,10 @@ void quantised_stream(const QuantisedStreamArgs& args, void* stream) {
   launch.parameters.num_boxes = boxes;
   launch.parameters.slice_boxes = slice_boxes;
   launch.parameters.steps = (slice_boxes + stage_boxes(cut) - 1) / stage_boxes(cut);
-  launch.parameters.copied_boxes = copied_boxes;
   launch.parameters.stages = stages;
   launch.parameters.x_stride = x_stride(args, cut);
   launch.parameters.partial_stride = args.batch | 1;
   launch.parameters.partial_sets = sets;
-  launch.parameters.eps = args.eps;
   launch.parameters.is_gated = is_gated;
   launch.parameters.adds = args.epilogue == Epilogue::add_residual;
   launch.row_tiles = cut.row_tiles;

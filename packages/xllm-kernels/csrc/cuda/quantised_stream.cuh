@@ -1,8 +1,8 @@
-// y = epilogue(norm(x) W^T + bias) for up to 8 * NT rows of x and quantised W, which passes through shared memory once, at memory speed.
+// y = epilogue(x W^T + bias) for up to 8 * NT rows of x and quantised W, which passes through shared memory once, at memory speed.
 //
 // One block a multiprocessor stays for the whole kernel. One thread asks the bulk tensor copy engine for tiles of W, 8 / WM boxes of 128
 // bytes by 16 * MT rows, in a ring; 8 warps, WM along rows and WK along K, widen numbers in registers and multiply them by mma.m16n8k16.
-// x lies in shared memory, normed, one slice of K at a time, or comes through the ring beside W (XSTAGE), where it would be too large.
+// x lies in shared memory, one slice of K at a time, or comes through the ring beside W (XSTAGE), where it would be too large.
 // Both lie so that a warp reads without bank conflicts.
 //
 //   unit u = (slice s of S of K, tile of 16 * MT rows), slices outermost; a block owns units [u0, u1); S > 1 meets in a float32 workspace
@@ -49,7 +49,6 @@ __global__ void __launch_bounds__(Shape::kBlockThreads, Shape::kBlocks) quantise
     return load_scales<Shape>(args, unit % tiles, box, first_row);
   };
   BoxScales<Shape> ahead = scales_at(u0, 0);
-  if (args.norm_weight != nullptr) fetch_norm<Shape>(args, memory);
   wait_for_prerequisites();
 
   int stage = 0, parity = 0, loaded = -1;
@@ -62,7 +61,6 @@ __global__ void __launch_bounds__(Shape::kBlockThreads, Shape::kBlocks) quantise
     if (!Shape::kXStage && slice != loaded) {
       if (loaded >= 0) sync_threads<Shape::kThreads>();
       load_x<Shape>(args, memory, slice);
-      if (args.norm_weight != nullptr) norm_x<Shape>(args, memory, warp, lane);
       loaded = slice;
     }
     float sums[Shape::kMt][Shape::kNt][4] = {};
@@ -89,7 +87,7 @@ __global__ void __launch_bounds__(Shape::kBlockThreads, Shape::kBlocks) quantise
     float* partial = memory.partial + (args.partial_sets == 2 ? (unit - u0) % 2 : 0) * Shape::kWk * Shape::kRows * args.partial_stride;
     leave_quantised_sums<Shape>(args, partial, first_row, wk, t, sums);
     if (args.splits == 1 || hand_over_quantised<Shape>(args, partial, tile, slice)) {
-      finish_quantised<Shape>(args, memory, partial, tile, first, operands);
+      finish_quantised<Shape>(args, partial, tile, first, operands);
     }
     if (args.partial_sets == 1) sync_threads<Shape::kThreads>();
   }

@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "async_copy.cuh"
+#include "element.cuh"
 #include "launch.h"
-#include "matrix.cuh"
 #include "norm_and_rotate.cuh"
 
 namespace xllm::kernels::cuda {
@@ -16,25 +16,38 @@ constexpr int kVector = 8;            // elements of a 16-byte load
 constexpr int64_t kMostNormed = 32768;  // numbers of a normed row: eight pieces a thread
 
 __device__ __forceinline__ uint4* vectors(void* p, int64_t element) {
-  return reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(p) + element);
+  return reinterpret_cast<uint4*>(static_cast<uint16_t*>(p) + element);
 }
 __device__ __forceinline__ const uint4* vectors(const void* p, int64_t element) {
-  return reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(p) + element);
+  return reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(p) + element);
 }
+template <class Element>
 __device__ __forceinline__ float squares_of(uint32_t v) {
-  const float2 a = unpack(v);
+  const float2 a = Element::widen_pair(v);
   return a.x * a.x + a.y * a.y;
 }
+template <class Element>
+__device__ __forceinline__ float squares_of(uint4 v) {
+  return squares_of<Element>(v.x) + squares_of<Element>(v.y) + squares_of<Element>(v.z) + squares_of<Element>(v.w);
+}
+template <class Element>
 __device__ __forceinline__ uint32_t scaled(uint32_t v, uint32_t w, float scale) {
-  const float2 a = unpack(v), b = unpack(w);
-  return pack(a.x * scale * b.x, a.y * scale * b.y);
+  const float2 a = Element::widen_pair(v), b = Element::widen_pair(w);
+  return Element::narrow_pair(a.x * scale * b.x, a.y * scale * b.y);
 }
+template <class Element>
 __device__ __forceinline__ uint4 scaled(uint4 v, uint4 w, float scale) {
-  return make_uint4(scaled(v.x, w.x, scale), scaled(v.y, w.y, scale), scaled(v.z, w.z, scale), scaled(v.w, w.w, scale));
+  return make_uint4(scaled<Element>(v.x, w.x, scale), scaled<Element>(v.y, w.y, scale), scaled<Element>(v.z, w.z, scale),
+                    scaled<Element>(v.w, w.w, scale));
 }
+template <class Element>
 __device__ __forceinline__ uint32_t sum_of(uint32_t a, uint32_t b) {
-  const float2 x = unpack(a), y = unpack(b);
-  return pack(x.x + y.x, x.y + y.y);
+  const float2 x = Element::widen_pair(a), y = Element::widen_pair(b);
+  return Element::narrow_pair(x.x + y.x, x.y + y.y);
+}
+template <class Element>
+__device__ __forceinline__ uint4 sum_of(uint4 a, uint4 b) {
+  return make_uint4(sum_of<Element>(a.x, b.x), sum_of<Element>(a.y, b.y), sum_of<Element>(a.z, b.z), sum_of<Element>(a.w, b.w));
 }
 
 // The sum over the WARPS warps that share a row; every thread gets it.
@@ -49,11 +62,6 @@ __device__ __forceinline__ float row_sum(float v) {
 #pragma unroll
   for (int w = 0; w < WARPS; ++w) total += sums[w];
   return total;
-}
-
-__device__ __forceinline__ float squares_of(uint4 v) { return squares_of(v.x) + squares_of(v.y) + squares_of(v.z) + squares_of(v.w); }
-__device__ __forceinline__ uint4 sum_of(uint4 a, uint4 b) {
-  return make_uint4(sum_of(a.x, b.x), sum_of(a.y, b.y), sum_of(a.z, b.z), sum_of(a.w, b.w));
 }
 
 // Brings the line of `p` to the L2 cache; what is loaded later is still what was written last.
@@ -79,7 +87,7 @@ struct NormedPieces {
 };
 
 // WARPS == 1: a warp a row, four rows a block (heads); otherwise a block a row.
-template <int WARPS, int PIECES>
+template <class Element, int WARPS, int PIECES>
 __global__ void __launch_bounds__(WARPS == 1 ? 128 : WARPS * 32) rms_norm_kernel(const __grid_constant__ RmsNormArgs args) {
   const int64_t row = WARPS == 1 ? blockIdx.x * int64_t{4} + threadIdx.x / 32 : blockIdx.x;
   const uint4* weight = vectors(args.weight, 0);
@@ -95,12 +103,12 @@ __global__ void __launch_bounds__(WARPS == 1 ? 128 : WARPS * 32) rms_norm_kernel
     pieces.weight[p] = __ldg(weight + i);
   });
   float squares = 0.f;
-  pieces.each([&](int p, int) { squares += squares_of(pieces.x[p]); });
+  pieces.each([&](int p, int) { squares += squares_of<Element>(pieces.x[p]); });
   const float scale = rsqrtf(row_sum<WARPS>(squares) / args.size + args.eps);
-  pieces.each([&](int p, int i) { out[i] = scaled(pieces.x[p], pieces.weight[p], scale); });
+  pieces.each([&](int p, int i) { out[i] = scaled<Element>(pieces.x[p], pieces.weight[p], scale); });
 }
 
-template <int WARPS, int PIECES>
+template <class Element, int WARPS, int PIECES>
 __global__ void __launch_bounds__(WARPS == 1 ? 128 : WARPS * 32) add_rms_norm_kernel(const __grid_constant__ AddRmsNormArgs args) {
   const int64_t row = blockIdx.x;
   const uint4* weight = vectors(args.weight, 0);
@@ -111,24 +119,26 @@ __global__ void __launch_bounds__(WARPS == 1 ? 128 : WARPS * 32) add_rms_norm_ke
   uint4* x = vectors(args.x, row * args.size);
   uint4* residual = vectors(args.residual, row * args.size);
   pieces.each([&](int p, int i) {
-    pieces.x[p] = sum_of(x[i], residual[i]);
+    pieces.x[p] = sum_of<Element>(x[i], residual[i]);
     pieces.weight[p] = __ldg(weight + i);
   });
   float squares = 0.f;
   pieces.each([&](int p, int i) {
     residual[i] = pieces.x[p];
-    squares += squares_of(pieces.x[p]);
+    squares += squares_of<Element>(pieces.x[p]);
   });
   const float scale = rsqrtf(row_sum<WARPS>(squares) / args.size + args.eps);
-  pieces.each([&](int p, int i) { x[i] = scaled(pieces.x[p], pieces.weight[p], scale); });
+  pieces.each([&](int p, int i) { x[i] = scaled<Element>(pieces.x[p], pieces.weight[p], scale); });
 }
 
 __device__ __forceinline__ float silu_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
+template <class Element>
 __device__ __forceinline__ uint32_t silu_times(uint32_t gate, uint32_t up) {
-  const float2 a = unpack(gate), b = unpack(up);
-  return pack(silu_times(a.x, b.x), silu_times(a.y, b.y));
+  const float2 a = Element::widen_pair(gate), b = Element::widen_pair(up);
+  return Element::narrow_pair(silu_times(a.x, b.x), silu_times(a.y, b.y));
 }
 
+template <class Element>
 __global__ void silu_and_mul_kernel(const __grid_constant__ SiluAndMulArgs args) {
   launch_dependents();
   wait_for_prerequisites();
@@ -136,11 +146,11 @@ __global__ void silu_and_mul_kernel(const __grid_constant__ SiluAndMulArgs args)
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= args.size / kVector) return;
   const uint4 gate = vectors(args.x, row * 2 * args.size)[i], up = vectors(args.x, (row * 2 + 1) * args.size)[i];
-  vectors(args.out, row * args.size)[i] = make_uint4(silu_times(gate.x, up.x), silu_times(gate.y, up.y),
-                                                     silu_times(gate.z, up.z), silu_times(gate.w, up.w));
+  vectors(args.out, row * args.size)[i] = make_uint4(silu_times<Element>(gate.x, up.x), silu_times<Element>(gate.y, up.y),
+                                                     silu_times<Element>(gate.z, up.z), silu_times<Element>(gate.w, up.w));
 }
 
-// V neighbouring bfloat16, one load.
+// V neighbouring numbers, one load.
 template <int V>
 struct alignas(2 * V) Piece {
   uint32_t pairs[V / 2];
@@ -153,7 +163,7 @@ struct alignas(V < 4 ? 8 : 16) Angles {
 };
 
 // A thread rotates V neighbouring pairs of one head.
-template <int V>
+template <class Element, int V>
 __global__ void rotary_embedding_kernel(const __grid_constant__ RotaryEmbeddingArgs args) {
   launch_dependents();
   wait_for_prerequisites();
@@ -163,8 +173,8 @@ __global__ void rotary_embedding_kernel(const __grid_constant__ RotaryEmbeddingA
   const float* table = args.cos_sin + args.positions[token] * args.rotary_dim;
   for (int i = threadIdx.x; i < all * pieces; i += blockDim.x) {
     const int head = i / pieces, element = i % pieces * V;
-    __nv_bfloat16* row = head < heads ? static_cast<__nv_bfloat16*>(args.query) + token * args.query_row_stride + head * args.head_dim
-                                      : static_cast<__nv_bfloat16*>(args.key) + token * args.key_row_stride + (head - heads) * args.head_dim;
+    auto* row = head < heads ? static_cast<uint16_t*>(args.query) + token * args.query_row_stride + head * args.head_dim
+                             : static_cast<uint16_t*>(args.key) + token * args.key_row_stride + (head - heads) * args.head_dim;
     auto* low = reinterpret_cast<Piece<V>*>(row + element);
     auto* high = reinterpret_cast<Piece<V>*>(row + half + element);
     Piece<V> x = *low, y = *high;
@@ -172,10 +182,10 @@ __global__ void rotary_embedding_kernel(const __grid_constant__ RotaryEmbeddingA
     const Angles<V> sines = *reinterpret_cast<const Angles<V>*>(table + half + element);
 #pragma unroll
     for (int p = 0; p < V / 2; ++p) {
-      const float2 a = unpack(x.pairs[p]), b = unpack(y.pairs[p]);
+      const float2 a = Element::widen_pair(x.pairs[p]), b = Element::widen_pair(y.pairs[p]);
       const float *c = cosines.values + 2 * p, *s = sines.values + 2 * p;
-      x.pairs[p] = pack(a.x * c[0] - b.x * s[0], a.y * c[1] - b.y * s[1]);
-      y.pairs[p] = pack(b.x * c[0] + a.x * s[0], b.y * c[1] + a.y * s[1]);
+      x.pairs[p] = Element::narrow_pair(a.x * c[0] - b.x * s[0], a.y * c[1] - b.y * s[1]);
+      y.pairs[p] = Element::narrow_pair(b.x * c[0] + a.x * s[0], b.y * c[1] + a.y * s[1]);
     }
     *low = x;
     *high = y;
@@ -196,10 +206,11 @@ int numbers_to_load(const RotaryEmbeddingArgs& args) {
 constexpr int kHeadsAWarp = 4, kRotatingWarps = 4;
 
 // A warp takes up to four heads of one token, which share the angles.
-template <int D>
+template <class Element, int D>
 __global__ void norm_and_rotate_kernel(const __grid_constant__ NormAndRotateArgs args) {
   launch_dependents();
   wait_for_prerequisites();
+  using T = typename Element::type;
   constexpr int E = D / 32;
   const RotaryEmbeddingArgs& heads = args.heads;
   const int64_t token = blockIdx.x;
@@ -207,27 +218,27 @@ __global__ void norm_and_rotate_kernel(const __grid_constant__ NormAndRotateArgs
   const int num_heads = static_cast<int>(heads.num_heads), count = min(kHeadsAWarp, num_heads + static_cast<int>(heads.num_kv_heads) - first);
   if (count <= 0) return;
   const auto row_of = [&](int head) {
-    return lane * E + (head < num_heads ? static_cast<__nv_bfloat16*>(heads.query) + token * heads.query_row_stride + head * D
-                                        : static_cast<__nv_bfloat16*>(heads.key) + token * heads.key_row_stride + (head - num_heads) * D);
+    return lane * E + (head < num_heads ? static_cast<T*>(heads.query) + token * heads.query_row_stride + head * D
+                                        : static_cast<T*>(heads.key) + token * heads.key_row_stride + (head - num_heads) * D);
   };
   float v[kHeadsAWarp][E], weights[2][E];
 #pragma unroll
   for (int h = 0; h < kHeadsAWarp; ++h)
-    if (h < count) load_numbers(v[h], row_of(first + h));
+    if (h < count) load_numbers<Element>(v[h], row_of(first + h));
   Rotation<D> rotation;
   rotation.load(heads.cos_sin + heads.positions[token] * D, lane);
-  if (args.q_norm != nullptr) load_numbers(weights[0], static_cast<const __nv_bfloat16*>(args.q_norm) + lane * E);
-  if (args.k_norm != nullptr) load_numbers(weights[1], static_cast<const __nv_bfloat16*>(args.k_norm) + lane * E);
+  if (args.q_norm != nullptr) load_numbers<Element>(weights[0], static_cast<const T*>(args.q_norm) + lane * E);
+  if (args.k_norm != nullptr) load_numbers<Element>(weights[1], static_cast<const T*>(args.k_norm) + lane * E);
 #pragma unroll
   for (int h = 0; h < kHeadsAWarp; ++h) {
     if (h >= count) break;
     const bool is_query = first + h < num_heads;
     if ((is_query ? args.q_norm : args.k_norm) != nullptr) {
-      if (is_query) norm_head<D>(v[h], weights[0], args.eps);
-      else norm_head<D>(v[h], weights[1], args.eps);
+      if (is_query) norm_head<Element, D>(v[h], weights[0], args.eps);
+      else norm_head<Element, D>(v[h], weights[1], args.eps);
     }
     rotate_head<D>(v[h], rotation, lane);
-    store_numbers(row_of(first + h), v[h]);
+    store_numbers<Element>(row_of(first + h), v[h]);
   }
 }
 
@@ -260,18 +271,21 @@ int threads_for(int64_t work) { return static_cast<int>(std::clamp<int64_t>((wor
 void rms_norm(const RmsNormArgs& args, void* stream) {
   check_normed_size(args.size);
   if (args.num_rows == 0) return;
-  if (args.size <= 512) {
-    launch(rms_norm_kernel<1, 2>, "rms_norm", {grid_of((args.num_rows + 3) / 4), 128}, args, stream);
-  } else {
-    const auto kernel = args.size <= 4096 ? rms_norm_kernel<16, 1> : args.size <= 8192 ? rms_norm_kernel<16, 2> : rms_norm_kernel<16, 8>;
+  with_element(args.type, [&](auto element) {
+    using E = decltype(element);
+    if (args.size <= 512) return launch(rms_norm_kernel<E, 1, 2>, "rms_norm", {grid_of((args.num_rows + 3) / 4), 128}, args, stream);
+    const auto kernel = args.size <= 4096 ? rms_norm_kernel<E, 16, 1> : args.size <= 8192 ? rms_norm_kernel<E, 16, 2> : rms_norm_kernel<E, 16, 8>;
     launch(kernel, "rms_norm", {grid_of(args.num_rows), 512}, args, stream);
-  }
+  });
 }
 
 void add_rms_norm(const AddRmsNormArgs& args, void* stream) {
   check_normed_size(args.size);
   if (args.num_rows == 0) return;
-  const auto kernel = args.size <= 4096 ? add_rms_norm_kernel<16, 1> : args.size <= 8192 ? add_rms_norm_kernel<16, 2> : add_rms_norm_kernel<16, 8>;
+  const auto kernel = with_element(args.type, [&](auto element) {
+    using E = decltype(element);
+    return args.size <= 4096 ? add_rms_norm_kernel<E, 16, 1> : args.size <= 8192 ? add_rms_norm_kernel<E, 16, 2> : add_rms_norm_kernel<E, 16, 8>;
+  });
   launch(kernel, "add_rms_norm", {grid_of(args.num_rows), 512}, args, stream);
 }
 
@@ -279,7 +293,10 @@ void rotary_embedding(const RotaryEmbeddingArgs& args, void* stream) {
   if (args.rotary_dim % 4 != 0 || args.rotary_dim > args.head_dim) throw std::invalid_argument("rotary_dim must be a multiple of 4");
   if (args.num_tokens == 0) return;
   const int numbers = numbers_to_load(args);
-  const auto kernel = numbers == 8 ? rotary_embedding_kernel<8> : numbers == 4 ? rotary_embedding_kernel<4> : rotary_embedding_kernel<2>;
+  const auto kernel = with_element(args.type, [&](auto element) {
+    using E = decltype(element);
+    return numbers == 8 ? rotary_embedding_kernel<E, 8> : numbers == 4 ? rotary_embedding_kernel<E, 4> : rotary_embedding_kernel<E, 2>;
+  });
   const int threads = threads_for((args.num_heads + args.num_kv_heads) * args.rotary_dim / 2 / numbers);
   launch(kernel, "rotary_embedding", {grid_of(args.num_tokens), threads}, args, stream);
 }
@@ -292,7 +309,11 @@ void norm_and_rotate(const NormAndRotateArgs& args, void* stream) {
   constexpr int kHeadsABlock = kHeadsAWarp * kRotatingWarps;
   const auto blocks = static_cast<unsigned>((heads.num_heads + heads.num_kv_heads + kHeadsABlock - 1) / kHeadsABlock);
   const LaunchShape shape{dim3(static_cast<unsigned>(heads.num_tokens), blocks), 32 * kRotatingWarps};
-  launch(heads.head_dim == 64 ? norm_and_rotate_kernel<64> : norm_and_rotate_kernel<128>, "norm_and_rotate", shape, args, stream);
+  const auto kernel = with_element(heads.type, [&](auto element) {
+    using E = decltype(element);
+    return heads.head_dim == 64 ? norm_and_rotate_kernel<E, 64> : norm_and_rotate_kernel<E, 128>;
+  });
+  launch(kernel, "norm_and_rotate", shape, args, stream);
 }
 
 void write_kv(const WriteKvArgs& args, void* stream) {
@@ -306,12 +327,13 @@ void silu_and_mul(const SiluAndMulArgs& args, void* stream) {
   constexpr int kThreads = 256;
   constexpr int64_t kMostRows = 65535;  // the most that a grid has in y
   const auto columns = static_cast<unsigned>((args.size / kVector + kThreads - 1) / kThreads);
+  const auto kernel = with_element(args.type, [](auto element) { return silu_and_mul_kernel<decltype(element)>; });
   for (int64_t row = 0; row < args.num_rows; row += kMostRows) {
     SiluAndMulArgs part = args;
     part.num_rows = std::min<int64_t>(kMostRows, args.num_rows - row);
-    part.x = static_cast<const __nv_bfloat16*>(args.x) + row * 2 * args.size;
-    part.out = static_cast<__nv_bfloat16*>(args.out) + row * args.size;
-    launch(silu_and_mul_kernel, "silu_and_mul", {dim3(columns, static_cast<unsigned>(part.num_rows)), kThreads}, part, stream);
+    part.x = static_cast<const uint16_t*>(args.x) + row * 2 * args.size;
+    part.out = static_cast<uint16_t*>(args.out) + row * args.size;
+    launch(kernel, "silu_and_mul", {dim3(columns, static_cast<unsigned>(part.num_rows)), kThreads}, part, stream);
   }
 }
 

@@ -3,7 +3,7 @@
 //   floor      with top-k or top-p: each thread's largest logit. The k-th largest of those is no larger than the k-th of all, and few
 //              tokens lie above it, which keeps the histograms small: all tokens in one would meet in a few bins
 //   threshold  where top-k or top-p ends: a radix descent over the logits as ordered integers, eleven bits a pass, each pass a histogram
-//              of counts and weights (two passes for bfloat16, three for float32, each for top-k and for top-p)
+//              of counts and weights (two passes for 16-bit logits, three for float32, each for top-k and for top-p)
 //   ties       where only some of the tokens that equal the threshold are kept: which is the last of them
 //   mass       the kept weight of each tile of the vocabulary
 //   draw       one tile again: the token whose cumulative weight passes the random number
@@ -170,7 +170,11 @@ void sample(const SampleArgs& args, void* stream) {
     throw std::invalid_argument("the vocabulary must be a multiple of 8, at most 524288");
   if (args.num_rows == 0) return;
   const LaunchShape shape{dim3(static_cast<unsigned>(args.num_rows)), kThreads};
-  launch(args.is_float32 ? sample_kernel<float> : sample_kernel<__nv_bfloat16>, "sample", shape, args, stream);
+  switch (args.type) {
+    case LogitsType::bfloat16: return launch(sample_kernel<__nv_bfloat16>, "sample", shape, args, stream);
+    case LogitsType::float16: return launch(sample_kernel<__half>, "sample", shape, args, stream);
+    case LogitsType::float32: return launch(sample_kernel<float>, "sample", shape, args, stream);
+  }
 }
 
 void replace_placeholders(const ReplacePlaceholdersArgs& args, void* stream) {

@@ -215,7 +215,6 @@ def prompt_attention(
     scale: float,
     is_causal: bool,
     splits: int,
-    configuration: int,
     out: Tensor,
     lse: Tensor | None,
     stream: int,

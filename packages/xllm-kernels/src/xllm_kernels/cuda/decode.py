@@ -34,14 +34,20 @@ class Epilogue(IntEnum):
 
 
 class UnfinishedNorm:
-    """RMS norms of up to `BATCHED_ROWS` rows [B, H] between two calls of `linear_batch`: one leaves them, the next ones finish them."""
+    """RMS norms of up to `BATCHED_ROWS` rows [B, H] between `linear_batch` and `mix_experts`: one leaves them, the next finish them."""
 
     def __init__(self, rows: torch.Tensor) -> None:
         """Room for norms of `rows`, H a multiple of 64."""
         self.x = torch.empty_like(rows)
-        """[B, H], the rows times the norm's weight."""
-        self.squares = torch.empty(rows.shape[1] // 64, BATCHED_ROWS, dtype=torch.float32, device=rows.device)
-        """Sums of squares of each row's pieces of 64 numbers."""
+        """[B, H], the rows times the norm's weight; in float16 a 64th of that, so that large numbers fit."""
+        self._room = torch.empty(rows.shape[1] // 16, BATCHED_ROWS, dtype=torch.float32, device=rows.device)
+        self.squares = self._room
+        """[pieces, 32], sums of squares of pieces of each row."""
+
+    def in_pieces_of(self, size: int) -> torch.Tensor:
+        """Return `squares` for who leaves a norm in pieces of `size` numbers, 16 or 64."""
+        self.squares = self._room[: self.x.shape[1] // size]
+        return self.squares
 
 
 class Workspace:
@@ -79,7 +85,8 @@ def linear_stream(
     bias: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> None:
-    """out = epilogue(rms_norm(x) weight^T + bias), all bfloat16: x [B, k] with B at most 8, weight [n, k], out [B, n].
+    """out = epilogue(rms_norm(x) weight^T + bias), all bfloat16 or all float16: x [B, k] with B at most 8, weight [n, k],
+    out [B, n].
 
     With `SILU_AND_MUL` the gate's rows come first in `weight`, out is [B, n / 2] and there is no bias. `ADD_RESIDUAL` takes no
     norm, the others need one.
@@ -113,10 +120,11 @@ def linear_batch(
     eps: float = 0.0,
     next_norm: tuple[torch.Tensor, UnfinishedNorm] | None = None,
 ) -> None:
-    """out = epilogue(x weight^T + bias), all bfloat16: x [B, k] with B at most 64, weight [n, k], out [B, n] ([B, n / 2] gated).
+    """out = epilogue(x weight^T + bias), all bfloat16 or all float16: x [B, k] with B at most 32, weight [n, k], out [B, n] ([B, n / 2]
+    gated).
 
     As `linear_stream`, by tensor cores that read both from shared memory: for rows so many that its way is bound by instructions. An
-    unfinished norm as x is finished with `eps`; `next_norm`, (weight [n], where), is left with `ADD_RESIDUAL`; both up to 32 rows.
+    unfinished norm as x is finished with `eps`; `next_norm`, (weight [n], where), is left with `ADD_RESIDUAL`.
     """
     rows, squares = (x.x, x.squares) if isinstance(x, UnfinishedNorm) else (x, None)
     norm_weight, left = (None, None) if next_norm is None else next_norm
@@ -129,7 +137,7 @@ def linear_batch(
         eps,
         norm_weight,
         None if left is None else left.x,
-        None if left is None else left.squares,
+        None if left is None else left.in_pieces_of(64),
         out,
         current_stream(),
     )
@@ -162,13 +170,14 @@ def decode_attention(
     splits: int = 0,
     configuration: int = 0,
 ) -> None:
-    """Attend the newest token of B sequences, whose KV is written to the cache first; all bfloat16.
+    """Attend the newest token of B sequences, whose KV is written to the cache first; all bfloat16 or all float16.
 
     query [B, Hq, D], key and value [B, Hk, D], rows may be strided; kv_cache (K, V) each [num_blocks, block_size, Hk, D];
     block_tables int32 [B, W]; seq_lens int32 [B], tokens with the new one (0: an unused row, nothing is read or written);
     out [B, Hq, D]. With `cos_sin_cache`, query and key are normalised (where norms are given) and rotated first, without they are
     taken as they are; `positions` (int32 [B]) are rows of that table, without them tokens stand where they are in their sequences.
-    `max_seq_len` bounds seq_lens; only speed depends on it, and on `splits` and `configuration` (0 chooses).
+    `max_seq_len` bounds seq_lens; only speed depends on it, and on `splits` and `configuration` (1 for one stage of tiles, 2 for a ring;
+    0 chooses).
     """
     _C_cuda.decode_attention(
         query,
@@ -194,5 +203,5 @@ def decode_attention(
 
 
 def argmax(logits: torch.Tensor, workspace: Workspace, *, token_ids: torch.Tensor, best: torch.Tensor) -> None:
-    """Set token_ids (int32 [B]) to the first largest of logits (bfloat16 [B, V]) and best (float32 [B]) to it; NaN is largest."""
+    """Set token_ids (int32 [B]) to the first largest of logits (16 bits, [B, V]) and best (float32 [B]) to it; NaN is largest."""
     _C_cuda.argmax(logits, token_ids, best, workspace.memory, workspace.counters, current_stream())

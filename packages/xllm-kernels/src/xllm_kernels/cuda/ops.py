@@ -1,4 +1,7 @@
-"""The operations of `xllm_kernels.ops` for bfloat16 tensors on a GPU; computed in float32, rounded once. Knows nothing of layers."""
+"""The operations of `xllm_kernels.ops` for bfloat16 or float16 tensors on a GPU; computed in float32, rounded once.
+
+Knows nothing of layers.
+"""
 
 from __future__ import annotations
 

@@ -22,15 +22,14 @@ def prompt_attention(
     block_tables: torch.Tensor | None = None,
     is_causal: bool = True,
     lse: torch.Tensor | None = None,
-    configuration: int = -1,
 ) -> None:
-    """Attend S sequences, sequence s rows [query_start[s], query_start[s + 1]) of query [Q, Hq, D], in bfloat16.
+    """Attend S sequences, sequence s rows [query_start[s], query_start[s + 1]) of query [Q, Hq, D], all bfloat16 or all float16.
 
     Keys are seq_lens[s] of a sequence: with `block_tables` int32 [S, W] those of its blocks in the cache [num_blocks, block_size, Hk, D],
     else rows from key_start[s] on of [K, Hk, D]. Causal: the queries are the last tokens of their sequence. Starts and lengths are int32.
     out: [P, Q, Hq, D] for P parts of each sequence's keys that are attended on their own; lse: float32 [P, Hq, Q], the logarithms of the
     softmax denominators, infinite where a part has no keys that the row sees, and `out` is undefined. `out` may be [Q, Hq, D] for one part.
-    D is 64, 72, 80 or 128; rows may be strided. `configuration` is for trials.
+    D is 64, 72, 80 or 128; rows may be strided.
     """
     if out.dim() == 3:
         out = out.unsqueeze(0)
@@ -46,7 +45,6 @@ def prompt_attention(
         scale,
         is_causal,
         len(out),
-        configuration,
         out,
         lse,
         current_stream(),

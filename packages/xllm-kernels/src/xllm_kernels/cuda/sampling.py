@@ -39,7 +39,7 @@ def sample(
     token_ids: torch.Tensor,
     logprobs: torch.Tensor | None = None,
 ) -> None:
-    """Set token_ids (int32 [R], may be `best_ids`) to a token a row of logits [R, V], bfloat16 or float32; V a multiple of 8.
+    """Set token_ids (int32 [R], may be `best_ids`) to a token a row of logits [R, V], bfloat16, float16 or float32; V a multiple of 8.
 
     `best_ids` int32 [R] and `best` float32 [R] are the most probable tokens and their logits. Temperature, top-k, top-p over what
     top-k left, min-p; the random number is Philox4x32-10 of (seed, step). Rows whose `best` is not finite get -1. `logprobs`

@@ -17,6 +17,7 @@ from xllm_runtime.attention.metadata import AttentionMetadata, LastRows
 from xllm_runtime.attention.prompts_cuda import PrefillRows, choose_prompt_kernel, why_no_triton_prompts
 from xllm_runtime.platform.uploads import upload
 
+DTYPES = (torch.bfloat16, torch.float16)
 BLOCK_SIZE_STEP = 16
 """Blocks of other sizes than multiples of this are gathered for single tokens, too."""
 
@@ -59,8 +60,8 @@ class PagedCUDAAttention:
         if spec.device.type != "cuda":
             return [f"runs on a CUDA GPU, not on {spec.device}"]
         reasons = []
-        if spec.dtype != torch.bfloat16:
-            reasons.append(f"computes in bfloat16, not in {str(spec.dtype).removeprefix('torch.')}")
+        if spec.dtype not in DTYPES:
+            reasons.append(f"computes in bfloat16 and float16, not in {str(spec.dtype).removeprefix('torch.')}")
         if spec.kv_dtype not in (None, spec.dtype):
             reasons.append("keeps KV in the type that it computes in")
         if spec.softcap:

@@ -1,6 +1,6 @@
 """Attention on a GPU over the paged cache with the Triton kernels of xllm-kernels alone: bfloat16 or float16, the cache in 8 bits if asked.
 
-The portable way: what `paged_cuda` refuses for its types. Knows nothing of models.
+The portable way: caches of 8 bits, which `paged_cuda` refuses. Knows nothing of models.
 """
 
 from __future__ import annotations

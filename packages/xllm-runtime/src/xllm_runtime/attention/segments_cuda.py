@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 
 from xllm_runtime.attention.backend import AttentionSpec
+from xllm_runtime.attention.paged_cuda import DTYPES
 from xllm_runtime.attention.prompts_cuda import why_no_hopper_prompts
 from xllm_runtime.attention.segments import Segments
 
@@ -24,7 +25,7 @@ class HopperSegments:
         """See `SegmentAttention.explain`."""
         if spec.device.type != "cuda":
             return [f"the kernel runs on a CUDA GPU, not on {spec.device}"]
-        reasons = [f"the kernel computes in bfloat16, not in {spec.dtype}"] if spec.dtype != torch.bfloat16 else []
+        reasons = [] if spec.dtype in DTYPES else [f"the kernel computes in bfloat16 and float16, not in {spec.dtype}"]
         if spec.softcap or spec.sliding_window:
             reasons.append("the kernel has neither soft caps nor sliding windows")
         reason = why_no_hopper_prompts(spec)

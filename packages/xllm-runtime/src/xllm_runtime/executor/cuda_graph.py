@@ -164,5 +164,7 @@ class CUDAGraphExecutor(EagerExecutor):
             logger.info("Decode steps run eagerly: %s.", "; ".join(reasons))
             return
         self._step = step
-        self._buffers = DecodeBuffers(self._max_rows, model.args.vocab_size, self._memory)
+        self._buffers = DecodeBuffers(
+            self._max_rows, model.args.vocab_size, model.embed_tokens.weight.dtype, self._memory
+        )
         self._drawing = (Drawing(self._max_rows, self._device), Drawing(self._max_rows, self._device))

@@ -28,11 +28,11 @@ class DecodeStep(Protocol):
 class DecodeBuffers:
     """What all batch sizes share on the device: logits and tokens."""
 
-    def __init__(self, max_rows: int, vocab_size: int, memory: GraphMemory) -> None:
+    def __init__(self, max_rows: int, vocab_size: int, dtype: torch.dtype, memory: GraphMemory) -> None:
         self.max_rows = max_rows
         self.memory = memory
         device = memory.device
-        self.logits = torch.zeros((max_rows, vocab_size), dtype=torch.bfloat16, device=device)
+        self.logits = torch.zeros((max_rows, vocab_size), dtype=dtype, device=device)
         self.results = torch.zeros(2 * max_rows, dtype=torch.int32, device=device)
         """Token ids of a step's rows, then the logits of its most probable tokens."""
 

@@ -10,9 +10,9 @@ from typing import Protocol, cast, runtime_checkable
 
 import torch
 
-KERNEL_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16,)}
+KERNEL_DTYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16, torch.float16)}
 TRITON_DTYPES = (torch.bfloat16, torch.float16)
-"""What the Triton kernels serve where those of CUDA do not."""
+"""What the Triton kernels serve where those of CUDA are not built."""
 FUSED_HEAD_SIZES = (64, 128)
 KERNEL_NAMES = ("rms_norm", "add_rms_norm", "rotary_embedding", "silu_and_mul")
 

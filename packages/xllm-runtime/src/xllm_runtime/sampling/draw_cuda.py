@@ -8,6 +8,7 @@ import torch
 from xllm_framework.batch import SamplingRows
 from xllm_runtime.platform.uploads import upload
 
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_VOCABULARY = 524288
 WORDS_OF_A_ROW = 4
 """64-bit words of one row's options."""
@@ -44,8 +45,8 @@ def why_no_draw(logits: torch.Tensor) -> str | None:
     """Return why the kernel cannot draw from `logits` [R, V]; None when it can."""
     if logits.device.type != "cuda":
         return f"it runs on a CUDA GPU, not on {logits.device}"
-    if logits.dtype not in (torch.float32, torch.bfloat16):
-        return f"it takes float32 and bfloat16, not {logits.dtype}"
+    if logits.dtype not in DTYPES:
+        return f"it takes float32, bfloat16 and float16, not {logits.dtype}"
     if logits.shape[1] % 8 or logits.shape[1] > MAX_VOCABULARY:
         return f"it takes vocabularies that are multiples of 8 and at most {MAX_VOCABULARY}"
     from xllm_kernels import explain

@@ -3,11 +3,13 @@
 
 #include <stdint.h>
 
+#include "xllm/kernels/cuda/half_type.h"
+
 namespace xllm::kernels::cuda {
 
 // Each row is the newest token of one sequence. Where cos_sin is given, q and k are first normalised (where q_norm and k_norm are
 // given) and rotated. The new token's k and v go to the cache; then out = softmax(q K^T * scale) V over the sequence's tokens.
-// All bfloat16, accumulated in float32. Heads are contiguous; rows of q, k and v lie row strides (elements) apart.
+// All of one 16-bit type, accumulated in float32. Heads are contiguous; rows of q, k and v lie row strides (elements) apart.
 struct DecodeAttentionArgs {
   const void* q;                // [batch, num_heads, head_dim]
   const void* k;                // [batch, num_kv_heads, head_dim]
@@ -36,9 +38,10 @@ struct DecodeAttentionArgs {
   int table_width;
   int max_seq_len;              // bounds seq_lens; only speed depends on it
   int splits;                   // parts of each context that blocks take in parallel; 0 chooses
-  int configuration;            // 0 chooses; others are for trials
+  int configuration;            // 0 chooses, 1 is one stage of tiles, 2 a ring
   float scale;
   float eps;
+  HalfType type;
 };
 
 // nullptr when these sizes are served, else what stands against it.

@@ -2,17 +2,15 @@
 #pragma once
 
 #include "xllm/kernels/cuda/decode_attention.h"
-#include "xllm/kernels/cuda/quantised_stream.h"
 
 namespace xllm::kernels::cuda {
 
-// As decode_attention, except that the caches hold e4m3, which times the scales are K and V, and that all else is of type `type`.
+// As decode_attention, except that the caches hold e4m3, which times the scales are K and V, and that all else is of its type.
 // New K and V are divided by the scales, rounded, and cut at the largest e4m3.
 struct Float8AttentionArgs {
   DecodeAttentionArgs attention;  // its configuration is not looked at
   float key_scale;
   float value_scale;
-  HalfType type;
 };
 
 // nullptr when these sizes are served, else what stands against it.

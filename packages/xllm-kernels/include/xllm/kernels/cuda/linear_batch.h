@@ -1,4 +1,4 @@
-// Matrix products of some tens of rows with a large weight matrix, at memory speed, with what follows them fused. Needs sm_90a.
+// Matrix products of some tens or hundreds of rows with a large weight matrix, with what follows them fused. Needs sm_90a.
 #pragma once
 
 #include <stdint.h>
@@ -7,9 +7,9 @@
 
 namespace xllm::kernels::cuda {
 
-// out = epilogue(scale x W^T + bias), all bfloat16, accumulated in float32; epilogues as for linear_stream. `scale` is 1, or with
-// `squares` 1 / sqrt(mean of squares + eps) of each row. With add_residual and `next_norm`, next_x = out * next_norm and next_squares
-// are left for the product after an RMS norm of out, at most 32 rows.
+// out = epilogue(scale x W^T + bias), all of one 16-bit type, accumulated in float32; epilogues as for linear_stream. `scale` is 1, or
+// with `squares` that of the norm which finishes here. With add_residual and `next_norm`, next_x (out * next_norm, in float16 a 64th of
+// it, so that large numbers fit) and next_squares are left for the product after an RMS norm of out, at most 32 rows.
 struct LinearBatchArgs {
   const void* x;       // [batch, k]
   const void* weight;  // [n, k]
@@ -19,16 +19,17 @@ struct LinearBatchArgs {
   int n;
   int k;
   Epilogue epilogue;
-  int row_tiles = 0;   // 64 rows of the weight each, that a block takes, and parts of k that blocks of a cluster take: for trials;
-  int splits = 0;      // both 0 chooses
-  const float* squares = nullptr;   // [k / 64, 32]: parts of the sums of squares of each row, as next_squares
+  HalfType type;
+  // [num_squares, 32]: parts of the sums of squares of each row of x, as next_squares or mix_experts' are; x is then next_x
+  const float* squares = nullptr;
+  int num_squares = 0;
   float eps = 0.f;
   const void* next_norm = nullptr;  // [n]
   void* next_x = nullptr;           // [batch, n]
   float* next_squares = nullptr;    // [n / 64, 32]
 };
 
-constexpr int kLinearBatchMaxBatch = 64;
+constexpr int kLinearBatchMaxBatch = 32;
 
 // nullptr when a product of these sizes is served, else what stands against it.
 const char* why_no_linear_batch(int64_t n, int64_t k);

@@ -3,11 +3,13 @@
 
 #include <stdint.h>
 
+#include "xllm/kernels/cuda/half_type.h"
+
 namespace xllm::kernels::cuda {
 
 enum class Epilogue : int { none = 0, add_residual = 1, silu_and_mul = 2 };
 
-// out = epilogue(norm(x) W^T + bias), all bfloat16, accumulated in float32.
+// out = epilogue(norm(x) W^T + bias), all of one 16-bit type, accumulated in float32.
 //   none: out [batch, n];  add_residual: out [batch, n] += ;  silu_and_mul: gate rows first, out [batch, n / 2] = silu(gate) * up
 struct LinearStreamArgs {
   const void* x;            // [batch, k]
@@ -24,6 +26,7 @@ struct LinearStreamArgs {
   int k;
   float eps;
   Epilogue epilogue;
+  HalfType type;
 };
 
 constexpr int kLinearStreamMaxBatch = 8;

@@ -3,12 +3,14 @@
 
 #include <cstdint>
 
+#include "xllm/kernels/cuda/half_type.h"
+
 namespace xllm::kernels::cuda {
 
 inline constexpr int kPromptAttentionMaxSplits = 64;
 
 // Sequence s owns the query rows [query_start[s], query_start[s + 1]) and seq_lens[s] keys: with block_tables, those of its blocks, else
-// rows from key_start[s] on. Causal: its queries are the last of its tokens. All in bfloat16 but for lse.
+// rows from key_start[s] on. Causal: its queries are the last of its tokens. All in one 16-bit type but for lse.
 struct PromptAttentionArgs {
   const void* query;          // [num_queries, num_heads, head_dim], rows query_row_stride elements apart
   const void* key;            // [num_keys, num_kv_heads, head_dim], rows key_row_stride elements apart; a cache's slots one after the other
@@ -34,8 +36,8 @@ struct PromptAttentionArgs {
   int block_size;             // of no meaning without block_tables
   int splits;                 // parts of each sequence's keys that are attended on their own; lse must be there if more than 1
   bool is_causal;
-  int configuration;          // -1 chooses; for trials: 1 lets warpgroups take turns, 2 starts a block for each piece of work
   float scale;
+  HalfType type;
 };
 
 // nullptr where the kernel serves these heads over blocks of `block_size` (0: not paged), else why not.

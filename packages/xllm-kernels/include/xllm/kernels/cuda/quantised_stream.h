@@ -3,13 +3,13 @@
 
 #include <stdint.h>
 
+#include "xllm/kernels/cuda/half_type.h"
 #include "xllm/kernels/cuda/linear_stream.h"
 
 namespace xllm::kernels::cuda {
 
 // float8: e4m3 (1 byte; the two codes of NaN are read as 480), int8: two's complement, int4: unsigned nibbles with zero points.
 enum class WeightKind : int { float8 = 0, int8 = 1, int4 = 2 };
-enum class HalfType : int { bfloat16 = 0, float16 = 1 };
 
 // out = epilogue(norm(x) W^T + bias); x, norm_weight, bias and out in one 16-bit type, sums in float32. W [n, k] is stored as
 //   8 bits: [n, k] bytes, W = value * row_scales[row] * block_scales[row / 128, column / 128], each factor 1 where its pointer is null;
@@ -37,7 +37,7 @@ struct QuantisedStreamArgs {
   Epilogue epilogue;
   WeightKind kind;
   HalfType type;
-  int configuration;         // 0 chooses; 2 or 4: no ring, so many boxes ahead; else 10000 * (whole stages by one copy) + 1000 * (x in the ring) + 100 * (row tiles) + 10 * log2(slices of k) + (blocks a multiprocessor)
+  int configuration;         // 0 chooses; 2 or 4: no ring, so many boxes ahead; else 1000 * (x in the ring) + 100 * (row tiles) + 10 * log2(slices of k) + (blocks a multiprocessor)
 };
 
 constexpr int kQuantisedStreamMaxBatch = 32;

@@ -1,8 +1,10 @@
-// Operations on rows of bfloat16, computed in float32 and rounded once. Sizes along a row are multiples of 8 elements, memory is
+// Operations on rows of a 16-bit type, computed in float32 and rounded once. Sizes along a row are multiples of 8 elements, memory is
 // aligned to 16 bytes, row strides are in elements and multiples of 8. Every function throws std::runtime_error for CUDA's errors.
 #pragma once
 
 #include <stdint.h>
+
+#include "xllm/kernels/cuda/half_type.h"
 
 namespace xllm::kernels::cuda {
 
@@ -16,6 +18,7 @@ struct RmsNormArgs {
   int64_t x_row_stride;
   int64_t out_row_stride;
   float eps;
+  HalfType type;
 };
 void rms_norm(const RmsNormArgs& args, void* stream);
 
@@ -27,6 +30,7 @@ struct AddRmsNormArgs {
   int64_t num_rows;
   int64_t size;
   float eps;
+  HalfType type;
 };
 void add_rms_norm(const AddRmsNormArgs& args, void* stream);
 
@@ -43,6 +47,7 @@ struct RotaryEmbeddingArgs {
   int64_t rotary_dim;        // a multiple of 4, at most head_dim
   int64_t query_row_stride;
   int64_t key_row_stride;
+  HalfType type;
 };
 void rotary_embedding(const RotaryEmbeddingArgs& args, void* stream);
 
@@ -75,6 +80,7 @@ struct SiluAndMulArgs {
   void* out;               // [num_rows, size], dense
   int64_t num_rows;
   int64_t size;
+  HalfType type;
 };
 void silu_and_mul(const SiluAndMulArgs& args, void* stream);
 
@@ -89,6 +95,7 @@ struct ArgmaxArgs {
   int64_t num_counters;
   int64_t num_rows;
   int64_t size;
+  HalfType type;
 };
 void argmax(const ArgmaxArgs& args, void* stream);
 

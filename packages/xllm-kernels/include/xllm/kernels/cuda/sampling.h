@@ -5,12 +5,14 @@
 
 namespace xllm::kernels::cuda {
 
+enum class LogitsType : int { bfloat16 = 0, float16 = 1, float32 = 2 };
+
 // Order: temperature, top-k, top-p over what top-k left, min-p. Tokens rank by falling logit, equals by rising id. The draw inverts the
 // cumulative weights over rising ids at a number that is a function of (seed, step) alone. Weights are whole numbers of 2^-40 of the
 // largest, so sums do not depend on the order of threads: a row's token is a function of the row, to the bit.
 struct SampleArgs {
-  const void* logits;         // [num_rows, size], bfloat16 or float32, dense
-  bool is_float32;
+  const void* logits;         // [num_rows, size], dense
+  LogitsType type;
   const int32_t* best_ids;    // [num_rows], most probable tokens: what rows of temperature 0 take
   const float* best;          // [num_rows], their logits; rows where it is not finite get token -1
   const float* temperature;   // [num_rows]

@@ -33,6 +33,8 @@ from xllm_runtime.models.llm.llama import LlamaDecoderLayer, LlamaForCausalLM, L
 if TYPE_CHECKING:
     from xllm_kernels.cuda.decode import Epilogue, UnfinishedNorm
 
+DTYPES = (torch.bfloat16, torch.float16)
+
 
 @dataclass(frozen=True, slots=True)
 class DecodeRows:
@@ -47,7 +49,7 @@ class DecodeRows:
     block_tables: torch.Tensor
     """int32 [B, W]"""
     logits: torch.Tensor
-    """bfloat16 [B, V]"""
+    """[B, V] in the type of the model."""
     best_ids: torch.Tensor
     """int32 [B], the most probable tokens."""
     best: torch.Tensor
@@ -73,8 +75,9 @@ def _reasons_against(model: LlamaForCausalLM, block_size: int) -> list[str]:
     from xllm_kernels.cuda.decode import why_no_decode_attention
 
     args, reasons = model.args, []
-    if model.embed_tokens.weight.dtype != torch.bfloat16:
-        reasons.append("only bfloat16 has a fused decode step")
+    dtype = model.embed_tokens.weight.dtype
+    if dtype not in DTYPES:
+        reasons.append("only bfloat16 and float16 have a fused decode step")
     if args.has_mlp_bias:
         reasons.append("its feed-forward network has biases")
     if args.sliding_window and args.sliding_window_layers:
@@ -89,7 +92,7 @@ def _reasons_against(model: LlamaForCausalLM, block_size: int) -> list[str]:
     if reason is not None:
         reasons.append(reason)
     for sizes in {layer.mlp.sizes for layer in model.decoder_layers() if isinstance(layer.mlp, SparseMLP)}:
-        reasons += explain_cuda_experts(sizes, torch.bfloat16, model.embed_tokens.weight.device)
+        reasons += explain_cuda_experts(sizes, dtype, model.embed_tokens.weight.device)
     widths = (args.hidden_size, args.intermediate_size, args.vocab_size)
     if any(width % 8 for width in widths):
         reasons.append(f"the hidden, intermediate and vocabulary sizes {widths} are not all multiples of 8")

@@ -1,4 +1,4 @@
-"""A decode step of the Llama family on a GPU for what `llama_cuda` does not compute: quantised matrices, float16, a cache of 8 bits.
+"""A decode step of the Llama family on a GPU for what `llama_cuda` does not compute: quantised matrices, a cache of 8 bits.
 
 Each layer multiplies as its matrices are stored. Quantised ones stream through a kernel of few rows, with the norm, the residual or the
 gate fused where that serves; the rest is cuBLAS. Attention is the CUDA kernel's where types allow, else Triton's. Nothing waits for the
@@ -34,8 +34,8 @@ def is_wide(model: CausalLM) -> bool:
     """Whether `model` has anything that `llama_cuda` does not compute."""
     if not isinstance(model, LlamaForCausalLM):
         return False
-    has_matrices = any(isinstance(part, QuantisedLinear) for part in model.modules())
-    return has_matrices or model.embed_tokens.weight.dtype == torch.float16 or model.keeps_kv_in_8_bits
+    has_matrices = any(isinstance(part, QuantisedLinear | QuantisedSparseMLP) for part in model.modules())
+    return has_matrices or model.keeps_kv_in_8_bits
 
 
 def why_no_wide_step(model: CausalLM, block_size: int) -> list[str]:
@@ -77,7 +77,6 @@ class LlamaWideStep:
         self._decode, self._quantised = decode, quantised
         self._workspace = decode.shared_workspace(model.embed_tokens.weight.device)
         self._operations = model.operations
-        self._dtype = model.embed_tokens.weight.dtype
         self._attention: FusedAttention | PortableAttention = (
             FusedAttention(model) if FusedAttention.serves(model) else PortableAttention(model)
         )
@@ -156,8 +155,9 @@ class LlamaWideStep:
     def _finish(self, hidden: torch.Tensor, rows: DecodeRows, eps: float) -> None:
         """Set logits and the most probable tokens."""
         head, norm_weight, kind = self._model.head.weight, self._model.norm.weight, self._decode.Epilogue.NONE
-        can_stream = self._dtype == torch.bfloat16 and len(hidden) <= MAX_STREAMED_HEAD_ROWS
-        if not can_stream or self._decode.why_no_linear_stream(head.shape[0], head.shape[1], kind):
+        if len(hidden) > MAX_STREAMED_HEAD_ROWS or self._decode.why_no_linear_stream(
+            head.shape[0], head.shape[1], kind
+        ):
             x = self._operations.rms_norm(hidden, norm_weight, eps)
             self.choose(x, rows.logits, rows.best_ids, rows.best)
             return
@@ -168,24 +168,13 @@ class LlamaWideStep:
 
     @torch.inference_mode()
     def choose(self, x: torch.Tensor, logits: torch.Tensor, best_ids: torch.Tensor, best: torch.Tensor) -> None:
-        """See `LlamaDecodeStep.choose`; float16 rounds its logits to the buffer's type after the choice."""
-        head = self._model.head.weight
-        if self._dtype == torch.bfloat16:
-            torch.mm(x, head.t(), out=logits)
-            self._decode.argmax(logits, self._workspace, token_ids=best_ids, best=best)
-            return
-        exact = F.linear(x, head)
-        most, ids = exact.max(-1)
-        logits.copy_(exact)
-        best_ids.copy_(ids)
-        best.copy_(most)
+        """See `LlamaDecodeStep.choose`."""
+        torch.mm(x, self._model.head.weight.t(), out=logits)
+        self._decode.argmax(logits, self._workspace, token_ids=best_ids, best=best)
 
 
 class FusedAttention:
-    """Attention of single tokens by the CUDA kernel of the cache's type: norm, rotation, KV write and attention in one.
-
-    A cache of 8 bits goes with bfloat16 or float16, any other with bfloat16.
-    """
+    """Attention of single tokens by the CUDA kernel of the cache's type: norm, rotation, KV write and attention in one."""
 
     def __init__(self, model: LlamaForCausalLM) -> None:
         from xllm_kernels.cuda import decode, float8_attention
@@ -196,12 +185,10 @@ class FusedAttention:
 
     @classmethod
     def serves(cls, model: LlamaForCausalLM) -> bool:
-        """Whether types and sizes suit the kernel."""
+        """Whether the sizes suit the kernel."""
         from xllm_kernels.cuda.decode import why_no_decode_attention
         from xllm_kernels.cuda.float8_attention import why_no_float8_attention
 
-        if not model.keeps_kv_in_8_bits and model.embed_tokens.weight.dtype != torch.bfloat16:
-            return False
         explain = why_no_float8_attention if model.keeps_kv_in_8_bits else why_no_decode_attention
         return not explain(model.args.num_heads, model.args.num_kv_heads, model.args.head_dim, BLOCK_SIZE_STEP)
 
