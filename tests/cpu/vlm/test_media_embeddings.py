@@ -102,6 +102,11 @@ def test_prompts_with_data_beside_them_are_answered_like_chats(llm: LLM) -> None
     outputs = llm.generate(prompts, GREEDY)
     assert outputs[0].outputs[0].token_ids == answer(name, CASE).token_ids
     assert outputs[1].error is None
+    vector = llm.embed_chat(CASE.messages(with_pictures=True), add_generation_prompt=True)[0].embedding
+    found = llm.embed([prompts[0], prompts[1], prompts[2]])
+    np.testing.assert_allclose(found[0].embedding, vector, atol=1e-5)
+    np.testing.assert_allclose(found[1].embedding, llm.embed([1, 2, 3])[0].embedding, atol=1e-5)
+    assert found[2].error_kind == "invalid_request"
     for output, words in zip(outputs[2:], ("sound", "place-holders", "nothing else"), strict=True):
         assert words in (output.error or "")
         assert output.error_kind == "invalid_request"

@@ -22,7 +22,7 @@ from xllm_runtime.image_generation import generate_images
 from xllm_runtime.master import ChatInput, LLMMaster, PreparedRequest
 from xllm_runtime.master.media_embeddings import MediaEmbedding
 from xllm_runtime.master.prepared_request import RequestOptions
-from xllm_runtime.media_prompts import embed_media, prepare_media_prompt
+from xllm_runtime.media_prompts import embed_media, prepare_media_prompt, prepare_media_vector
 
 if TYPE_CHECKING:
     from xllm_runtime.master.rec import RecMaster
@@ -107,12 +107,12 @@ class LLM:
 
     def embed(
         self,
-        prompts: Prompt | Sequence[Prompt],
+        prompts: Prompt | MediaPrompt | Sequence[Prompt | MediaPrompt],
         *,
         dimensions: int | None = None,
         use_tqdm: bool | None = None,
     ) -> list[EmbeddingOutput]:
-        """Return the embedding of each prompt (a text, or token ids), in the prompts' order.
+        """Return the embedding of each prompt (a text, token ids, or a `MediaPrompt`), in the prompts' order.
 
         Args:
             dimensions: cut the vectors to so many numbers, and normalise what is left.
@@ -126,7 +126,10 @@ class LLM:
         pooling.check_dimensions(dimensions)
 
         def prepare(index: int) -> PreparedRequest:
-            return pooling.prepare(batch[index], param="prompts", request_id=str(index), is_offline=True)
+            prompt, options = batch[index], RequestOptions(request_id=str(index), is_offline=True)
+            if isinstance(prompt, dict):
+                return prepare_media_vector(self.master, prompt, options)
+            return pooling.prepare(prompt, param="prompts", **options)
 
         return [self._embedding(output, dimensions) for output in self._run(prepare, len(batch), use_tqdm)]
 

@@ -31,16 +31,18 @@ def prepare_media_prompt(
     Raises:
         InvalidRequest: a name is unknown or missing, the model does not see, or a medium cannot be used.
     """
-    unknown = set(prompt) - {"prompt", "prompt_token_ids", "multi_modal_data"}
-    text = prompt.get("prompt", prompt.get("prompt_token_ids"))
-    if unknown or not isinstance(text, str | list):
-        raise InvalidRequest(
-            "A prompt with media has prompt (or prompt_token_ids) and multi_modal_data, and nothing else.", "prompts"
-        )
-    parts = _parts(prompt.get("multi_modal_data") or {})
+    text, parts = _read(prompt)
     if not parts:
         return master.prepare_completion(text, params, **options)
     return _sees(master).prepare_media_completion(text, parts, params, **options)
+
+
+def prepare_media_vector(master: LLMMaster, prompt: dict[str, Any], options: RequestOptions) -> PreparedRequest:
+    """Return the request for a vector of such a prompt; raises as `prepare_media_prompt` does."""
+    text, parts = _read(prompt)
+    if not parts:
+        return master.pooling.prepare(text, param="prompts", **options)
+    return _sees(master).prepare_media_vector(text, parts, **options)
 
 
 def embed_media(run: Run, master: LLMMaster, messages: Sequence[dict[str, Any]]) -> list[MediaEmbedding]:
@@ -50,6 +52,17 @@ def embed_media(run: Run, master: LLMMaster, messages: Sequence[dict[str, Any]])
     if output.error is not None:
         raise RequestFailed(output.error)
     return media_embeddings(prepared, output)
+
+
+def _read(prompt: dict[str, Any]) -> tuple[str | list[int], list[dict[str, Any]]]:
+    """Return the text or token ids of a prompt, and a content part for each of its media."""
+    unknown = set(prompt) - {"prompt", "prompt_token_ids", "multi_modal_data"}
+    text = prompt.get("prompt", prompt.get("prompt_token_ids"))
+    if unknown or not isinstance(text, str | list):
+        raise InvalidRequest(
+            "A prompt with media has prompt (or prompt_token_ids) and multi_modal_data, and nothing else.", "prompts"
+        )
+    return text, _parts(prompt.get("multi_modal_data") or {})
 
 
 def _parts(media: dict[str, Any]) -> list[dict[str, Any]]:

@@ -5,8 +5,10 @@ Knows nothing of JSON shapes or of steps. A vector is cut before it is normalise
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Unpack
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -59,6 +61,11 @@ class PoolingRequests:
         """
         check_embeds(self._config, self._args)
         return self._factory.from_pooling(prompt, self._params, param=param, truncate_to=truncate_to, **options)
+
+    def pooled(self, prepared: PreparedRequest) -> PreparedRequest:
+        """Return `prepared` as a request for the vector of its prompt; raises `InvalidRequest` as `prepare` does."""
+        check_embeds(self._config, self._args)
+        return dataclasses.replace(prepared, message=msgspec.structs.replace(prepared.message, pooling=self._params))
 
     def prepare_chat(self, chat: ChatInput, **options: Unpack[RequestOptions]) -> PreparedRequest:
         """Apply the chat template to a conversation, with images and videos where the model sees, and go on as `prepare`."""

@@ -22,6 +22,7 @@ from xllm_runtime.master.failures import wait_ready
 from xllm_runtime.master.llm import LLMMaster
 from xllm_runtime.master.pooling_requests import PoolingRequests
 from xllm_runtime.master.prepared_request import PreparedRequest, RequestOptions
+from xllm_runtime.master.request_factory import NO_OUTPUT
 from xllm_runtime.master.tasks import check_generates
 from xllm_runtime.master.transformers_requests import TransformersRequestFactory
 from xllm_runtime.master.vlm_requests import VLMRequestFactory
@@ -124,6 +125,12 @@ class VLMMaster(LLMMaster):
         """
         check_generates(self.config.model, self.model_args)
         return self._factory.from_media(prompt, parts, params, **options)
+
+    def prepare_media_vector(
+        self, prompt: str | list[int], parts: list[dict[str, Any]], **options: Unpack[RequestOptions]
+    ) -> PreparedRequest:
+        """Prepare a request for the vector of such a prompt; raises as `prepare_media_completion` does."""
+        return self.pooling.pooled(self._factory.from_media(prompt, parts, NO_OUTPUT, **options))
 
     def close(self) -> None:
         """See `LLMMaster.close`."""
