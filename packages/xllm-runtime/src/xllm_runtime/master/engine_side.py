@@ -31,6 +31,7 @@ from xllm_runtime.master.loop import EngineLoop
 from xllm_runtime.master.profiling import StepProfiler
 from xllm_runtime.platform import selects_cpu
 from xllm_runtime.platform.cpu_cores import usable_cores
+from xllm_runtime.platform.cuda_context import begin_context
 from xllm_scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def run_engine_side(
 ) -> None:
     """Load the model, say `EngineReady`, and serve until `Shutdown`. An error is said as `EngineFailed`, never raised."""
     engine: LLMEngine | None = None
+    begin_context(config.model.device)
     try:
         config = _without_vain_overlap(config)
         args = load_model_args(files)
