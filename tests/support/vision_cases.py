@@ -10,6 +10,8 @@ import PIL.Image
 import torch
 
 from support.tiny_vision import GLM_TOKENS, TOKENS, Reference, picture
+from xllm_framework.request import RequestOutput
+from xllm_runtime.master import PreparedRequest
 
 NUM_TOKENS = 32
 
@@ -81,7 +83,11 @@ def reference(model_type: str) -> Reference:
 def answer(model_type: str, case: VisionCase) -> Answer:
     """Return transformers' greedy answer."""
     ref = reference(model_type)
-    inputs = ref.inputs(case.messages(with_pictures=False), case.pictures)
+    return answer_to(ref, ref.inputs(case.messages(with_pictures=False), case.pictures))
+
+
+def answer_to(ref: Reference, inputs: dict[str, torch.Tensor]) -> Answer:
+    """Return the greedy answer to the inputs of one prompt."""
     token_ids = ref.greedy(inputs, NUM_TOKENS)
     marks = {*TOKENS.values(), *GLM_TOKENS.values()}
     end = next((at for at, token_id in enumerate(token_ids) if token_id in marks), len(token_ids))
@@ -90,3 +96,28 @@ def answer(model_type: str, case: VisionCase) -> Answer:
     if "mm_token_type_ids" in inputs:
         whole["mm_token_type_ids"] = torch.cat((inputs["mm_token_type_ids"], 0 * more.int()), 1)
     return Answer(inputs, token_ids, ref.logits(whole).log_softmax(-1))
+
+
+def check_logprobs(output: RequestOutput, expected: Answer) -> None:
+    """Compare the log-probabilities of an output, and of its prompt where it has those, with transformers'."""
+    prompt = expected.inputs["input_ids"][0].tolist()
+    assert output.num_prompt_tokens == len(prompt)
+    found = [item.logprob for item in (output.prompt_logprobs or [])[1:] if item is not None]
+    first = 0 if found else len(prompt) - 1
+    found += [item.logprob for item in output.outputs[0].logprobs or []]
+    targets = torch.tensor(prompt[1:] + expected.token_ids)[first : len(expected.logprobs)]
+    rows = expected.logprobs[first : first + len(targets)]
+    torch.testing.assert_close(
+        torch.tensor(found)[: len(rows)], rows.gather(1, targets[:, None])[:, 0], atol=1e-4, rtol=0
+    )
+
+
+def check_positions(prepared: PreparedRequest, ref: Reference, expected: Answer) -> None:
+    """Compare the rotary positions of a prompt with media, and what they are behind it, with transformers'."""
+    media = prepared.message.media
+    if media is None or "mm_token_type_ids" not in expected.inputs:
+        return
+    positions, delta = ref.model.model.get_rope_index(**expected.inputs)
+    found = torch.from_numpy(media.rotary_positions(0, positions.shape[-1]))
+    torch.testing.assert_close(found.long(), positions[:, 0])
+    assert media.position_delta == int(delta)

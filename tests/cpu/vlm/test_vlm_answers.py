@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch
 
-from support.vision_cases import CASES, NUM_TOKENS, answer, reference
+from support.vision_cases import CASES, NUM_TOKENS, answer, check_logprobs, check_positions, reference
 from xllm_framework.request import RequestOutput, SamplingParams
 from xllm_runtime.llm import LLM
+from xllm_runtime.master import ChatInput
 
 MODELS = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "llava_onevision", "glm4v", "glm4v_moe")
 GREEDY = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -30,12 +29,6 @@ OF_MODEL = {
 """Features that are tried with a model: all, but where only its decoder is new; and torch, where the native decoder serves else."""
 
 
-@pytest.fixture(params=MODELS)
-def model_type(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
 def serve(model_type: str, **options: Any) -> LLM:
     return LLM(
         str(reference(model_type).folder),
@@ -47,12 +40,6 @@ def serve(model_type: str, **options: Any) -> LLM:
     )
 
 
-@pytest.fixture
-def llm(model_type: str) -> Iterator[LLM]:
-    with serve(model_type) as served:
-        yield served
-
-
 def ask(llm: LLM, params: SamplingParams = GREEDY) -> list[RequestOutput]:
     return llm.chat([case.messages(with_pictures=True) for case in CASES], params)
 
@@ -60,7 +47,6 @@ def ask(llm: LLM, params: SamplingParams = GREEDY) -> list[RequestOutput]:
 @pytest.mark.parametrize(
     ("model_type", "features"),
     [(model_type, features) for model_type in MODELS for features in OF_MODEL[model_type]],
-    indirect=["model_type"],
 )
 def test_all_cases_in_one_batch_have_transformers_tokens(model_type: str, features: str) -> None:
     with serve(model_type, **{**FEATURES, **ON_TORCH}[features]) as llm:
@@ -71,16 +57,14 @@ def test_all_cases_in_one_batch_have_transformers_tokens(model_type: str, featur
                 assert output.outputs[0].token_ids == expected, f"{case.name}, repetition {repetition}"
 
 
-def test_log_probabilities_of_prompts_and_outputs_are_transformers(llm: LLM, model_type: str) -> None:
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0, prompt_logprobs=0)
-    for case, output in zip(CASES, ask(llm, params), strict=True):
-        expected = answer(model_type, case)
-        prompt = expected.inputs["input_ids"][0].tolist()
-        assert output.num_prompt_tokens == len(prompt)
-        found = [item.logprob for item in (output.prompt_logprobs or [])[1:] if item is not None]
-        found += [item.logprob for item in output.outputs[0].logprobs or []]
-        targets = torch.tensor(prompt[1:] + expected.token_ids)[: len(expected.logprobs)]
-        rows = expected.logprobs[: len(targets)]
-        torch.testing.assert_close(
-            torch.tensor(found)[: len(rows)], rows.gather(1, targets[:, None])[:, 0], atol=1e-4, rtol=0
-        )
+@pytest.mark.parametrize("model_type", MODELS)
+def test_positions_and_log_probabilities_are_transformers(model_type: str) -> None:
+    whole = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0, prompt_logprobs=0)
+    found_again = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0)
+    with serve(model_type, max_num_batched_tokens=48) as llm:  # fewer than five pictures have, more than one
+        for case in CASES:
+            prepared = llm.master.prepare_chat(ChatInput(messages=case.messages(with_pictures=True)), whole)
+            check_positions(prepared, reference(model_type), answer(model_type, case))
+        for params in (whole, found_again):
+            for case, output in zip(CASES, ask(llm, params), strict=True):
+                check_logprobs(output, answer(model_type, case))

@@ -94,11 +94,20 @@ def test_messages_and_responses_take_pictures(server: ServerProcess) -> None:
     assert expected_text(case) in response.text or response.json()["output"]
 
 
-def test_chat_takes_a_video(server: ServerProcess) -> None:
+def test_chat_takes_a_video_as_a_file_and_encoded(server: ServerProcess) -> None:
     part = {"type": "video_url", "video_url": {"url": data_url(clips()["mp4"], "video/mp4")}}
-    messages = [{"role": "user", "content": [part, {"type": "text", "text": "And?"}]}]
-    response = post(server, "/v1/chat/completions", messages=messages, max_tokens=4)
-    assert response.status_code == 200, response.text
+    response = post(server, "/v1/embeddings", messages=[{"role": "user", "content": [part]}], task="mm_embed")
+    (medium,) = response.json()["data"]
+    assert medium["kind"] == "video"
+    assert len(medium["timestamps"]) == medium["grid"][0]
+    found = []
+    for sent in (part, {"type": "video_embeds", "video_embeds": medium}):
+        messages = [{"role": "user", "content": [sent, {"type": "text", "text": "And?"}]}]
+        response = post(server, "/v1/chat/completions", messages=messages, max_tokens=8, temperature=0, ignore_eos=True)
+        assert response.status_code == 200, response.text
+        found.append((response.json()["choices"][0]["message"], response.json()["usage"]["prompt_tokens"]))
+    assert found[0] == found[1]
+    refused(server, {"type": "video_embeds", "video_embeds": {**medium, "timestamps": [0.0]}})
 
 
 def refused(server: ServerProcess, part: dict[str, Any]) -> str:

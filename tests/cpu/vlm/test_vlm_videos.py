@@ -6,11 +6,21 @@ import random
 from functools import cache
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from support.video_clips import clip, clips, reference_video
-from support.vision_cases import CASES, NUM_TOKENS, answer, reference
+from support.vision_cases import (
+    CASES,
+    NUM_TOKENS,
+    Answer,
+    answer,
+    answer_to,
+    check_logprobs,
+    check_positions,
+    reference,
+)
 from xllm_framework.config import LoadConfig, MultimodalConfig
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.model import load_model_args
@@ -94,11 +104,16 @@ def test_frames_tokens_and_pixels_are_transformers(model_type: str, name: str) -
 
 @pytest.mark.parametrize("model_type", [*MODELS, "qwen3_vl_moe", "glm4v_moe"])
 def test_answers_about_videos_have_transformers_tokens(model_type: str) -> None:
-    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
+    params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True, logprobs=0)
+    with_prompt = msgspec.structs.replace(params, prompt_logprobs=0)
     parts = [{"type": "video", "video": CLIPS[name]} for name in ANSWERED]
     conversations = [[{"role": "user", "content": [part]}] for part in parts]
-    expected: list[list[int]] = []
-    for options, num_repetitions in (({}, 2), ({"max_num_batched_tokens": 9, "enable_prefix_cache": False}, 1)):
+    conversations.append(TEXT_CASE.messages(with_pictures=True))
+    expected: list[Answer] = []
+    for options, repetitions in (
+        ({}, (with_prompt, params, params)),  # the last finds what the one before left in the caches
+        ({"max_num_batched_tokens": 9, "enable_prefix_cache": False}, (with_prompt,)),
+    ):
         with LLM(
             str(reference(model_type).folder),
             dtype="float32",
@@ -112,22 +127,26 @@ def test_answers_about_videos_have_transformers_tokens(model_type: str) -> None:
                 assert prepared.prompt_token_ids == Processed(model_type, CLIPS[name]).token_ids
             if not expected:
                 expected = [
-                    expected_tokens(llm, model_type, *case) for case in zip(ANSWERED, conversations, strict=True)
+                    expected_answer(llm, model_type, *case) for case in zip(ANSWERED, conversations, strict=False)
                 ]
-                expected.append(answer(model_type, TEXT_CASE).token_ids)
-            for repetition in range(num_repetitions):  # the second finds what the first left in the caches
-                outputs = llm.chat([*conversations, TEXT_CASE.messages(with_pictures=True)], params)
-                assert [output.error for output in outputs] == [None] * len(outputs)
-                assert [output.outputs[0].token_ids for output in outputs] == expected, repetition
+                expected.append(answer(model_type, TEXT_CASE))
+                for messages, wanted in zip(conversations, expected, strict=True):
+                    prepared = llm.master.prepare_chat(ChatInput(messages=messages), params)
+                    check_positions(prepared, reference(model_type), wanted)
+            for sampling in repetitions:
+                for output, wanted in zip(llm.chat(conversations, sampling), expected, strict=True):
+                    assert output.error is None
+                    assert output.outputs[0].token_ids == wanted.token_ids
+                    check_logprobs(output, wanted)
 
 
-def expected_tokens(llm: LLM, model_type: str, name: str, messages: list[dict[str, Any]]) -> list[int]:
+def expected_answer(llm: LLM, model_type: str, name: str, messages: list[dict[str, Any]]) -> Answer:
     """Return transformers' answer about a clip, given our prompt."""
     found = Processed(model_type, CLIPS[name])
     inputs = found.inputs(llm.master.tokenize_chat(ChatInput(messages=messages)))
     if model_type == "qwen2_5_vl":
         inputs["second_per_grid_ts"] = torch.tensor([found.time_step / 2])
-    return reference(model_type).greedy(inputs, NUM_TOKENS)
+    return answer_to(reference(model_type), inputs)
 
 
 def test_broken_and_hostile_files_are_refused() -> None:
