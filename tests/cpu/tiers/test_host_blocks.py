@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,22 @@ def test_moves_go_to_the_host_first():
         assert torch.equal(new[1], old[4])
         assert torch.equal(new[3], old[1])
         assert torch.equal(new[[0, 2, 4]], old[[0, 2, 4]])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_scattered_blocks_come_back_as_they_went(seed):
+    generator = np.random.default_rng(seed)
+    layers = [(torch.randn(12, 2, 3), torch.randn(12, 2, 3)) for _ in range(2)]
+    before = [tensor.clone() for layer in layers for tensor in layer]
+    host = HostBlocks(layers, 9)
+    blocks, slots = generator.permutation(12)[:7].tolist(), generator.permutation(9)[:7].tolist()
+    host.move(BlockMoves(to_host=list(zip(blocks, slots, strict=True))))
+    for tensor in (tensor for layer in layers for tensor in layer):
+        tensor[blocks] = 0.0
+    targets = generator.permutation(12)[:7].tolist()
+    host.move(BlockMoves(to_device=list(zip(slots, targets, strict=True))))
+    for old, tensor in zip(before, (tensor for layer in layers for tensor in layer), strict=True):
+        assert torch.equal(tensor[targets], old[blocks])
 
 
 def test_block_copies():

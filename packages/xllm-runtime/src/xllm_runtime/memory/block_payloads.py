@@ -5,9 +5,11 @@ A payload is the block of each tensor, K then V, layer after layer, as it lies i
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from xllm_runtime.memory.host_blocks import KVTensors
+from xllm_runtime.platform.uploads import upload
 
 
 def payload_bytes(caches: KVTensors) -> int:
@@ -16,13 +18,9 @@ def payload_bytes(caches: KVTensors) -> int:
 
 
 def read_payloads(caches: KVTensors, blocks: list[int]) -> list[bytes]:
-    """Return the payloads of `blocks`; (K, V) of each layer, each [num_blocks, ...]."""
-    indices = torch.tensor(blocks, dtype=torch.int64)
-    rows = [
-        tensor.index_select(0, indices.to(tensor.device)).flatten(1).view(torch.uint8)
-        for layer in caches
-        for tensor in layer
-    ]
+    """Return the payloads of `blocks`; (K, V) of each layer, each [num_blocks, ...]. Waits for the device."""
+    [index] = upload([np.array(blocks, np.int64)], caches[0][0].device)
+    rows = [tensor.index_select(0, index).flatten(1).view(torch.uint8) for layer in caches for tensor in layer]
     joined = torch.cat(rows, dim=1).cpu().numpy()
     return [row.tobytes() for row in joined]
 
@@ -31,11 +29,12 @@ def write_payloads(caches: KVTensors, pairs: list[tuple[bytes, int]]) -> None:
     """Put payloads into blocks, (payload, block) of `pairs`."""
     if not pairs:
         return
-    indices = torch.tensor([block for _, block in pairs], dtype=torch.int64)
-    rows = torch.stack([torch.frombuffer(bytearray(payload), dtype=torch.uint8) for payload, _ in pairs])
+    octets = np.stack([np.frombuffer(payload, np.uint8) for payload, _ in pairs])
+    index, rows = upload([np.array([block for _, block in pairs], np.int64), octets], caches[0][0].device)
     start = 0
     for tensor in (tensor for layer in caches for tensor in layer):
         end = start + tensor[0].numel() * tensor.element_size()
-        part = rows[:, start:end].contiguous().view(tensor.dtype).view(len(pairs), *tensor.shape[1:])
-        tensor.index_copy_(0, indices.to(tensor.device), part.to(tensor.device))
+        tensor.index_copy_(
+            0, index, rows[:, start:end].contiguous().view(tensor.dtype).view(len(pairs), *tensor.shape[1:])
+        )
         start = end
