@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from xllm_framework.config import ServiceConfig
+from xllm_runtime.garbage import sparing_what_is_loaded
 from xllm_server.app import build_app
 from xllm_server.launch import BACKLOG, EXIT_ENGINE_DEAD, EXIT_OK, address_of
 from xllm_server.parsers.model_parsers import ModelParsers
@@ -52,11 +53,12 @@ class _UvicornServer(uvicorn.Server):
 
 def serve(config: ServiceConfig, master: Master, parsers: ModelParsers, listener: socket.socket) -> int:
     """Serve until a signal or the engine's death; close `master`; return the exit code."""
-    if sys.platform == "win32":
-        return asyncio.run(_serve(config, master, parsers, listener))
-    import uvloop
+    with sparing_what_is_loaded():
+        if sys.platform == "win32":
+            return asyncio.run(_serve(config, master, parsers, listener))
+        import uvloop
 
-    return uvloop.run(_serve(config, master, parsers, listener))
+        return uvloop.run(_serve(config, master, parsers, listener))
 
 
 async def _serve(config: ServiceConfig, master: Master, parsers: ModelParsers, listener: socket.socket) -> int:
