@@ -160,7 +160,7 @@ def main() -> int:
             write_vision_checkpoint(folder, "qwen2_5_vl", SHAPE, (LARGE_IMAGES, QWEN2_VIDEOS))
         sides = [Transformers(folder, arguments), Ours(folder, arguments)]
         for side in sides:
-            side.run(random_pictures(arguments.images, arguments.size, 0), 2)
+            side.run(random_pictures(1, arguments.size, 0), 2)
         first: dict[str, list[float]] = {side.name: [] for side in sides}
         whole: dict[str, list[float]] = {side.name: [] for side in sides}
         for repetition in range(arguments.repetitions):

@@ -151,7 +151,8 @@ class VisionMLP(nn.Module):
             gate, up = self.first(x).chunk(2, -1)
             gated: torch.Tensor = self._activation(gate) * up
             return gated
-        if self._activation is vision_operations.gelu_tanh and self.first.bias is not None:
+        ends_in_gelu = self._activation is vision_operations.gelu_tanh
+        if ends_in_gelu and isinstance(self.first, Linear) and self.first.bias is not None:
             return vision_operations.gelu_tanh_of_product(x, self.first.weight, self.first.bias)
         return self._activation(self.first(x))
 

@@ -8,8 +8,10 @@ from torch import nn
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import UnsupportedModel
 from xllm_framework.model import ModelArgs, ModelFiles
+from xllm_runtime.layers.packed_linear import pack_products
 from xllm_runtime.models.registry import model_class
 from xllm_runtime.models.vlm.interface import MediaTower
+from xllm_runtime.models.vlm.qwen_tower import QwenVisionBlock
 from xllm_runtime.weights import load_weights
 from xllm_runtime.weights.dummy import fill_dummy_weights
 
@@ -35,4 +37,12 @@ def load_tower(
         tower.load_weights(load_weights(files, args, dtype, config.load))
     if isinstance(tower, nn.Module):
         tower.eval().requires_grad_(False)
+        pack_blocks(tower)
     return tower
+
+
+def pack_blocks(tower: nn.Module) -> None:
+    """Let the products of blocks be the CPU's kernels' where those take them; weights must be loaded."""
+    for module in list(tower.modules()):
+        if isinstance(module, QwenVisionBlock):
+            pack_products(module, in_workspace=True)

@@ -12,10 +12,10 @@ import torch
 from xllm_framework.errors import ModelLoadError
 from xllm_framework.model.image_pipeline import ImagePipeline
 from xllm_framework.model.json_file import read_json_object
+from xllm_runtime.layers.packed_linear import pack_products
 from xllm_runtime.models.dit.blocks import JointBlock, SingleBlock
 from xllm_runtime.models.dit.components import check_diffusers, transformer_weights
 from xllm_runtime.models.dit.modulation import Modulation
-from xllm_runtime.models.dit.packed_linear import pack_products
 from xllm_runtime.models.dit.pipelines.interface import Folder, Pipeline
 from xllm_runtime.weights.dummy import fill_dummy_weights
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from xllm_kernels import ops
-from xllm_runtime.models.dit.workspace import WORKSPACE
+from xllm_runtime.layers.workspace import WORKSPACE
 
 NORM_EPS = 1e-6
 """Of every LayerNorm without weights and every RMSNorm of heads, in all families here."""

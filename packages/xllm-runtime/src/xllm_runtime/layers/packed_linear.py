@@ -11,7 +11,7 @@ from torch import nn
 from xllm_kernels import ops
 from xllm_kernels.ops.dense_linear import TILE_OUTPUTS
 from xllm_runtime.layers.linear import Linear
-from xllm_runtime.models.dit.workspace import WORKSPACE
+from xllm_runtime.layers.workspace import WORKSPACE
 
 
 class PackedLinear(nn.Module):
