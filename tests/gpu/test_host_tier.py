@@ -10,7 +10,7 @@ from xllm_framework.kv_cache import BlockMoves
 from xllm_runtime.memory.block_payloads import read_payloads, write_payloads
 from xllm_runtime.memory.host_blocks import HostBlocks
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
 
 
 def test_moves_wait_for_nothing_and_keep_their_order():

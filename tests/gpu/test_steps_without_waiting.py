@@ -11,7 +11,7 @@ from xllm_framework.constraint import Constraint
 from xllm_runtime import LLM, SamplingParams
 from xllm_runtime.worker.llm import LLMWorker
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
 FUSED = {
     "hidden_size": 256,
     "intermediate_size": 512,
