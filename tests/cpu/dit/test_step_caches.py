@@ -10,7 +10,8 @@ import torch
 
 from support import tiny_pipelines
 from support.pipeline_truth import draw_ours, load_ours
-from xllm_framework.request.image_params import ImageParams, StepCacheParams
+from xllm_framework.request.image_params import ImageParams
+from xllm_framework.step_cache import StepCacheParams
 from xllm_runtime.models.dit.denoiser import denoise
 from xllm_runtime.models.dit.step_cache import (
     FirstBlockCache,

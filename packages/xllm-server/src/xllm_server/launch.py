@@ -1,6 +1,7 @@
 """From options to a serving process and its exit code. Knows nothing of routes or of how a model is loaded.
 
-The socket is bound first, so that a taken port costs no model load; FastAPI is imported while the model loads.
+The socket is bound first, so that a taken port costs no model load. Then the engine process is started, before anything
+else is imported that takes long: what serving needs is imported while that process imports its own and loads the model.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import importlib.util
 import os
 import socket
 import sys
-import threading
 from typing import TYPE_CHECKING
 
 from xllm_framework.config import ServiceConfig, XLLMConfig
@@ -34,15 +34,12 @@ def launch(config: XLLMConfig) -> int:
     0 after SIGTERM or Ctrl-C, 1 when the engine died, 2 when the model or an option cannot be served.
     """
     configure_logging(config.service.log_level, config.service.log_format)
-    imports = threading.Thread(target=_import_server, daemon=True)
-    imports.start()
     try:
         check_parser_names(config.model)
         check_certificate(config.service)
         check_tracing(config.service)
         with bind(config.service) as listener:
             master = _load(config)
-            imports.join()
             return _serve(config, master, listener)
     except XLLMError as error:
         print(error.message, file=sys.stderr, flush=True)
@@ -100,19 +97,14 @@ def address_of(listener: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _import_server() -> None:
-    """Import what serving needs, while the engine process loads the model."""
-    import xllm_server.serve  # noqa: F401
-
-
 def _load(config: XLLMConfig) -> LLMMaster:
+    from xllm_runtime.master.spawned_engine import SpawnedEngine
+
+    engine = SpawnedEngine(config)
+    import xllm_server.serve  # noqa: F401  while the engine process imports what it shares with the master
     from xllm_runtime.master import create_master
 
-    # Begun only now: two imports at once would keep the engine process waiting for its start.
-    imports = threading.Thread(target=_import_server, daemon=True)
-    imports.start()
-    master = create_master(config, engine_process=True)
-    imports.join()
+    master = create_master(config, engine_process=engine)
     ready = master.ready
     kind = " (the embedded demo model)" if not config.model.model else ""
     what = "prompts" if master.backend == "dit" else "contexts"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xllm_framework.request.image_params import CachePolicy, StepCacheParams
+from xllm_framework.step_cache import CachePolicy, StepCacheParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+GGUF_MAGIC = b"GGUF"
+"""What a GGUF file begins with."""
+
 
 class GGMLType(NamedTuple):
     """One storage type: `block_size` elements take `block_bytes` bytes."""

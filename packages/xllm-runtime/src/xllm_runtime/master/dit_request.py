@@ -16,7 +16,8 @@ from xllm_framework.config.dit import DiTConfig
 from xllm_framework.errors import InvalidRequest
 from xllm_framework.model.image_pipeline import ImagePipeline
 from xllm_framework.request.image_messages import AddImages
-from xllm_framework.request.image_params import CachePolicy, ImageParams, RawImage
+from xllm_framework.request.image_params import ImageParams, RawImage
+from xllm_framework.step_cache import CachePolicy
 
 MAX_PROMPT_CHARACTERS = 32768
 MAX_GUIDANCE = 1000.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from xllm_framework.config import XLLMConfig
-from xllm_framework.model.source import ModelFiles
 from xllm_framework.request.messages import FromEngine, ToEngine
 
 OnMessage = Callable[[FromEngine], None]
@@ -17,11 +15,8 @@ class EngineClient(Protocol):
     """The front side's end of one engine side.
 
     An engine side says `EngineReady` or `EngineFailed` once, then `StepOutputs`; after an `EngineFailed` nothing comes.
-    It starts when the client is constructed, but loads the model only after `load`, so that both sides start at once.
+    The model is loaded from the client's construction on, if not before, while the front side prepares itself.
     """
-
-    def load(self, files: ModelFiles) -> None:
-        """Say where the model lies. Called once; does not wait."""
 
     def send(self, message: ToEngine) -> None:
         """Queue a message; never blocks. Lost once the engine side has ended."""
@@ -34,14 +29,3 @@ class EngineClient(Protocol):
 
     def close(self, timeout_s: float) -> None:
         """End the engine side after the step in flight, or after `timeout_s` by force where that is possible."""
-
-
-def connect_engine(config: XLLMConfig, on_message: OnMessage, *, engine_process: bool) -> EngineClient:
-    """Start an engine side in a process of its own, or in a thread of this one."""
-    if engine_process:
-        from xllm_runtime.master.process import ProcessClient
-
-        return ProcessClient(config, on_message)
-    from xllm_runtime.master.in_process import InProcessClient
-
-    return InProcessClient(config, on_message)

@@ -1,4 +1,4 @@
-"""The engine side as a process: `python -m xllm_runtime.master.engine_process`, started by `ProcessClient` only.
+"""The engine side as a process: `python -m xllm_runtime.master.engine_process`, started by `SpawnedEngine` only.
 
 Standard input brings two lines of JSON: a `Handover`, then the `ModelFiles`. All else goes over the inherited socket.
 Knows nothing of users: it takes no signals from the terminal, and ends with its parent.
@@ -21,20 +21,13 @@ import msgspec
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import XLLMError
 from xllm_framework.model.source import ModelFiles
-from xllm_framework.request.messages import Shutdown, ToEngine
+from xllm_framework.request.messages import EngineReady, FromEngine, Shutdown, ToEngine
+from xllm_runtime.garbage import spare_what_is_loaded
 from xllm_runtime.log_format import configure_logging
 from xllm_runtime.master.constrained_requests import LoopMessage
 from xllm_runtime.master.outbox import Outbox
+from xllm_runtime.master.spawned_engine import Handover
 from xllm_runtime.master.wire import read_messages
-
-
-class Handover(msgspec.Struct, frozen=True):
-    """What the parent says first."""
-
-    options: dict[str, object]
-    """`XLLMConfig.to_flat()`."""
-    socket_fd: int
-    parent_pid: int
 
 
 def main() -> int:
@@ -59,7 +52,13 @@ def main() -> int:
     outbox = Outbox(connection)
     threading.Thread(target=_receive, args=(connection, inbox), name="xllm-receive", daemon=True).start()
     outbox.start()
-    run_engine_side(config, files, inbox, outbox.put)
+
+    def emit(message: FromEngine) -> None:
+        outbox.put(message)
+        if isinstance(message, EngineReady):
+            spare_what_is_loaded()
+
+    run_engine_side(config, files, inbox, emit)
     outbox.close()
     return 0
 

@@ -20,19 +20,15 @@ EXIT_TIMEOUT_S = 2.0
 class InProcessClient:
     """An `EngineClient` over a thread. The thread is a daemon: a step that never returns cannot keep the process alive."""
 
-    def __init__(self, config: XLLMConfig, on_message: OnMessage) -> None:
+    def __init__(self, config: XLLMConfig, files: ModelFiles, on_message: OnMessage) -> None:
         self._config = config
+        self._files = files
         self._on_message = on_message
-        self._files: queue.SimpleQueue[ModelFiles | None] = queue.SimpleQueue()
         self._inbox: queue.SimpleQueue[LoopMessage] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="xllm-engine", daemon=True)
         self._thread.start()
         # A script that ends without close: what the thread holds must go before the modules that it comes from.
-        weakref.finalize(self, _end, self._thread, self._files, self._inbox, EXIT_TIMEOUT_S)
-
-    def load(self, files: ModelFiles) -> None:
-        """Let the thread load the model."""
-        self._files.put(files)
+        weakref.finalize(self, _end, self._thread, self._inbox, EXIT_TIMEOUT_S)
 
     def send(self, message: ToEngine) -> None:
         """Put a message into the loop's inbox."""
@@ -47,7 +43,7 @@ class InProcessClient:
 
     def close(self, timeout_s: float) -> None:
         """End the thread; one that does not end within `timeout_s` is left behind."""
-        _end(self._thread, self._files, self._inbox, timeout_s)
+        _end(self._thread, self._inbox, timeout_s)
 
     def _emit(self, message: FromEngine) -> None:
         self._on_message(message)
@@ -56,22 +52,14 @@ class InProcessClient:
         try:
             from xllm_runtime.master.selection import run_engine_side  # here, so that the front side imports no torch
 
-            files = self._files.get()
-            if files is not None:
-                run_engine_side(self._config, files, self._inbox, self._emit)
+            run_engine_side(self._config, self._files, self._inbox, self._emit)
         except BaseException as error:  # even a SystemExit of a plug-in must not leave the front side waiting
             self._on_message(
                 EngineFailed(f"The engine's thread has ended: {type(error).__name__}: {error}", EngineDead.kind)
             )
 
 
-def _end(
-    thread: threading.Thread,
-    files: queue.SimpleQueue[ModelFiles | None],
-    inbox: queue.SimpleQueue[LoopMessage],
-    timeout_s: float,
-) -> None:
-    files.put(None)
+def _end(thread: threading.Thread, inbox: queue.SimpleQueue[LoopMessage], timeout_s: float) -> None:
     inbox.put(Shutdown())
     if thread is not threading.current_thread():  # which a callback may be on
         thread.join(timeout_s)

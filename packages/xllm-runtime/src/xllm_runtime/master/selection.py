@@ -5,18 +5,19 @@ from __future__ import annotations
 import importlib
 import queue
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.errors import UnsupportedModel, XLLMError
 from xllm_framework.model.source import ModelFiles, resolve_model
-from xllm_framework.request.messages import EngineFailed, FromEngine
 from xllm_runtime.backend import choose_backend
-from xllm_runtime.master.constrained_requests import LoopMessage
-from xllm_runtime.master.dispatcher import DispatcherEvent
-from xllm_runtime.master.engine_client import connect_engine
+from xllm_runtime.master.spawned_engine import SpawnedEngine
 
 if TYPE_CHECKING:
+    from xllm_framework.request.messages import FromEngine
+    from xllm_runtime.master.constrained_requests import LoopMessage
+    from xllm_runtime.master.dispatcher import DispatcherEvent
+    from xllm_runtime.master.engine_client import EngineClient
     from xllm_runtime.master.llm import LLMMaster
 
 MASTERS = {
@@ -35,20 +36,21 @@ ENGINE_SIDES = {
 """Backend -> "module:function" that serves the other end, with the signature of `run_engine_side`."""
 
 
-def create_master(config: XLLMConfig, *, engine_process: bool) -> LLMMaster:
+def create_master(config: XLLMConfig, *, engine_process: bool | SpawnedEngine) -> LLMMaster:
     """Load the model and return its master once it takes requests.
 
     Args:
-        engine_process: run the engine side in a process of its own, else in a thread of this one.
+        engine_process: run the engine side in a process of its own, or in that one, which loads `config`'s model already;
+            else in a thread of this one.
 
     Raises:
         XLLMError: the model cannot be served; the class and the sentence are the engine side's own.
     """
+    spawned = SpawnedEngine(config) if engine_process is True else engine_process
+    files = spawned.files if spawned else resolve_model(config.model.model, config.load)
     events: queue.SimpleQueue[DispatcherEvent] = queue.SimpleQueue()
-    client = connect_engine(config, events.put, engine_process=engine_process)
+    client = _connect(config, files, spawned, events)
     try:
-        files = resolve_model(config.model.model, config.load)
-        client.load(files)
         master_class = _find(MASTERS, choose_backend(config.model, files))
         master: LLMMaster = master_class.attach(config, files, client, events)
     except BaseException:
@@ -64,6 +66,8 @@ def run_engine_side(
     try:
         run = _find(ENGINE_SIDES, choose_backend(config.model, files))
     except XLLMError as error:
+        from xllm_framework.request.messages import EngineFailed
+
         emit(EngineFailed(error.message, error.kind))
         return
     run(config, files, inbox, emit)
@@ -72,6 +76,21 @@ def run_engine_side(
 def import_likely_engine_side(backend: str) -> None:
     """Import, before the model is known, what serving `backend` (as configured) most likely needs."""
     _find(ENGINE_SIDES, "llm" if backend == "auto" else backend)
+
+
+def _connect(
+    config: XLLMConfig,
+    files: ModelFiles,
+    spawned: SpawnedEngine | Literal[False],
+    events: queue.SimpleQueue[DispatcherEvent],
+) -> EngineClient:
+    if spawned:
+        from xllm_runtime.master.process import ProcessClient
+
+        return ProcessClient(spawned, events.put)
+    from xllm_runtime.master.in_process import InProcessClient
+
+    return InProcessClient(config, files, events.put)
 
 
 def _find(table: dict[str, str], backend: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from xllm_framework.request.image_params import StepCacheParams
+from xllm_framework.step_cache import StepCacheParams
 
 
 class StepCache(Protocol):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from xllm_framework.constraint import ReasoningTags
-from xllm_framework.constraint.structure import Structure
+if TYPE_CHECKING:
+    from xllm_framework.constraint import ReasoningTags
+    from xllm_framework.constraint.structure import Structure
 
 
 class ReasoningParse(NamedTuple):

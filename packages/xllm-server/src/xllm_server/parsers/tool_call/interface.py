@@ -7,9 +7,10 @@ import string
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from xllm_framework.constraint.structure import Structure
+if TYPE_CHECKING:
+    from xllm_framework.constraint.structure import Structure
 
 Tool = dict[str, Any]
 """One entry of a request's `tools`: {"type": "function", "function": {"name", "description", "parameters"}}."""
