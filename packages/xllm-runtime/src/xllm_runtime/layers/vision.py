@@ -17,6 +17,7 @@ from xllm_runtime.layers import vision_operations
 from xllm_runtime.layers.linear import Linear
 from xllm_runtime.layers.operations import Operations
 from xllm_runtime.layers.parameter import WeightTargets, whole_parameter
+from xllm_runtime.layers.workspace import WORKSPACE
 
 ALIGNMENT = 8
 """Numbers of which rows of matrices on a GPU should be a multiple."""
@@ -144,11 +145,14 @@ class VisionMLP(nn.Module):
         return output
 
     def _activated(self, x: torch.Tensor) -> torch.Tensor:
-        """[P, size] -> [P, inner], with as few passes over the inner layer as there are kernels for."""
+        """[P, size] -> [P, inner], with as few passes over the inner layer as there are kernels for; valid until the next call."""
         if self._is_gated:
+            rows = self.first(x)
             if self._activation is F.silu:
-                return self._operations.silu_and_mul(self.first(x))
-            gate, up = self.first(x).chunk(2, -1)
+                shape = (len(rows), rows.shape[1] // 2)
+                out = None if x.is_cuda else WORKSPACE.take("activated", shape, x.dtype)
+                return self._operations.silu_and_mul(rows, out)
+            gate, up = rows.chunk(2, -1)
             gated: torch.Tensor = self._activation(gate) * up
             return gated
         ends_in_gelu = self._activation is vision_operations.gelu_tanh

@@ -24,7 +24,8 @@ class Workspace(threading.local):
         buffer = self._buffers.get((name, dtype))
         if buffer is None or buffer.numel() < count:
             self._buffers.pop((name, dtype), None)
-            buffer = self._buffers[name, dtype] = torch.empty(count, dtype=dtype)
+            with torch.inference_mode(False):  # so that it may also be written where that mode is off
+                buffer = self._buffers[name, dtype] = torch.empty(count, dtype=dtype, device="cpu")
         return buffer[:count].view(shape)
 
 
