@@ -74,7 +74,9 @@ def rows(numbers: Numbers) -> None:
 
 def streamed_products(numbers: Numbers) -> None:
     """`linear_stream` in each of its shapes."""
-    for n, k in ((384, 512), (5120, 512), (4096, 12288), (64, 192), (1024, 8192)):
+    tall, row = numbers.normal(4096, 8448), numbers.normal(1, 8448)  # the least that takes large tiles in parts
+    decode.linear_stream(row, tall, numbers.workspace, out=numbers.normal(1, 4096), epilogue=ADD_RESIDUAL)
+    for n, k in ((384, 512), (64, 192), (1024, 2560), (4096, 256)):
         weight, norm, bias = numbers.normal(n, k, scale=0.02), numbers.normal(k), numbers.normal(n)
         for count in (1, numbers.random.randint(2, decode.LINEAR_STREAM_MAX_BATCH)):
             x, given = numbers.normal(count, k), {"norm_weight": norm, "eps": EPS}
@@ -86,7 +88,7 @@ def streamed_products(numbers: Numbers) -> None:
 
 def batched_products(numbers: Numbers) -> None:
     """`linear_batch`, and norms that are left from one product to the next."""
-    for n, k in ((384, 512), (4096, 1024), (12288, 128), (1088, 192)):
+    for n, k in ((384, 512), (4096, 256), (12288, 128), (1088, 192)):
         weight, bias = numbers.normal(n, k, scale=0.02), numbers.normal(n)
         for most in (16, 32):
             count = numbers.random.randint(most - 7, most)
@@ -94,6 +96,10 @@ def batched_products(numbers: Numbers) -> None:
             decode.linear_batch(x, weight, out=out, epilogue=NONE, bias=bias)
             decode.linear_batch(x, weight, out=out, epilogue=ADD_RESIDUAL)
             decode.linear_batch(x, weight, out=numbers.unset(count, n // 2), epilogue=SILU_AND_MUL)
+    wide = numbers.normal(18432, 64)
+    for most in (64, 128):
+        count = numbers.random.randint(most - 31, most)
+        decode.linear_batch(numbers.normal(count, 64), wide, out=numbers.unset(count, 9216), epilogue=SILU_AND_MUL)
     for count in (9, 17, 32):
         x, down, up = numbers.normal(count, 512), numbers.normal(192, 512), numbers.normal(1024, 192)
         total, norm = numbers.normal(count, 192), decode.UnfinishedNorm(numbers.unset(count, 192))
@@ -121,9 +127,9 @@ def random_matrix(numbers: Numbers, kind: str, n: int, k: int) -> QuantisedMatri
 def quantised_products(numbers: Numbers) -> None:
     """`quantised_stream`: straight to registers for few rows, by a ring for more."""
     for kind in ("float8", "float8 in blocks", "int8", "int4"):
-        for n, k in ((192, 1152), (256, 512), (96, 896), (4096, 256)):
+        for n, k in ((192, 1152), (96, 896)):
             matrix, bias = random_matrix(numbers, kind, n, k), numbers.normal(n)
-            for count in (1, numbers.random.randint(2, 4), numbers.random.randint(5, 8), 11, 32):
+            for count in (1, numbers.random.randint(2, 4), numbers.random.randint(5, 8), numbers.random.randint(9, 32)):
                 norm = numbers.normal(k) if quantised.quantised_stream_norms(count, k) else None
                 x, given = numbers.normal(count, k), {"norm_weight": norm, "eps": EPS}
                 space, out = numbers.workspace, numbers.unset(count, n)
@@ -179,7 +185,11 @@ def prompt_tokens(numbers: Numbers) -> None:
 
 def mixtures(numbers: Numbers) -> None:
     """Experts of Qwen's and GLM's routers."""
-    for count in (1, 9, 33, 150):
+    for count in (1, experts.MIX_TOKENS):
+        x, norm, gate = numbers.normal(count, 512), numbers.normal(512), numbers.normal(64, 512, scale=0.05)
+        stacks = (numbers.normal(64, 512, 512, scale=0.05), numbers.normal(64, 512, 256, scale=0.05))
+        experts.mix_experts(x, norm, EPS, gate, stacks, 4, renormalises=True)
+    for count in (1, 9, 33, 150, 1500):
         logits, x = numbers.normal(count, 64), numbers.normal(count, 512)
         gate_up, down = numbers.normal(64, 512, 512, scale=0.05), numbers.normal(64, 512, 256, scale=0.05)
         chosen = torch.rand(count, 64, device=numbers.device).topk(4)

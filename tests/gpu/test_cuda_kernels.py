@@ -231,6 +231,19 @@ def test_products_norm_rows_of_any_size(num_rows, workspace):
     assert error_of(out, expected) < 5e-3
 
 
+@pytest.mark.parametrize("num_rows", [33, 64, 65, 128])
+def test_gates_of_many_rows(num_rows, normal, poisoned):
+    from xllm_kernels.cuda.decode import Epilogue, linear_batch, why_no_linear_batch
+
+    n, k = 24576, 1024
+    assert why_no_linear_batch(num_rows, n, k, Epilogue.SILU_AND_MUL) is None
+    assert why_no_linear_batch(num_rows, n, k, Epilogue.NONE)
+    x, weight, gated = normal(num_rows, k), normal(n, k, scale=0.02), poisoned(num_rows, n // 2)
+    gate, up = (x.double() @ weight.double().t()).chunk(2, -1)
+    linear_batch(x, weight, out=gated, epilogue=Epilogue.SILU_AND_MUL)
+    assert error_of(gated, torch.nn.functional.silu(gate) * up) < 1e-2
+
+
 def test_rows_that_products_take():
     from xllm_kernels.cuda.decode import Epilogue, most_rows
 
@@ -241,8 +254,8 @@ def test_rows_that_products_take():
 def test_linear_batch_refuses_what_it_cannot_do(normal, poisoned):
     from xllm_kernels.cuda.decode import Epilogue, linear_batch, why_no_linear_batch
 
-    assert why_no_linear_batch(100, 64)
-    with pytest.raises(ValueError, match="1 to 32 rows"):
+    assert why_no_linear_batch(9, 100, 64, Epilogue.NONE)
+    with pytest.raises(ValueError, match="32 rows"):
         linear_batch(normal(33, 64), normal(64, 64), out=poisoned(33, 64), epilogue=Epilogue.NONE)
     with pytest.raises(ValueError, match="out has size 3"):
         linear_batch(normal(2, 64), normal(64, 64), out=poisoned(3, 64), epilogue=Epilogue.NONE)

@@ -2,14 +2,13 @@
 //
 // A block multiplies 64 * RT rows of W, a warpgroup 64 of them, over one of S equal parts of K. One thread asks the bulk tensor copy
 // engine for steps of W and x (64 columns) in a ring of STAGES. The ring fills with W while the kernel before ends (programmatic
-// dependent launch), so two neighbours' rings must fit one multiprocessor. A cluster is S * C blocks: C of neighbouring rows of W, each
-// of which brings 1 / C of a step of x to all of them, for each part of K. The S blocks of one tile leave their sums in shared memory,
-// where the ring was, and each adds up those of all for 1 / S of the rows of x, always in the same order.
+// dependent launch), so two neighbours' rings must fit one multiprocessor. S blocks that share rows of W are a cluster: each leaves
+// its sums in its shared memory, where the ring was, and adds up those of all for 1 / S of the rows of x, always in the same order.
 //
 // An RMS norm between two products needs no kernel of its own: the first leaves, beside its sums with the residual, the same times the
 // norm's weight, and sums of squares of what each block wrote of a row; the second multiplies what was left and scales its rows.
 //
-// With silu_and_mul the rows of a block are 32 * RT gate rows and the 32 * RT up rows that belong to them. Knows nothing of models.
+// GATED: the rows of a block are 32 * RT gate rows and the 32 * RT up rows that belong to them. Knows nothing of models.
 #pragma once
 
 #include <algorithm>
@@ -26,42 +25,49 @@ namespace xllm::kernels::cuda {
 template <class T>
 struct BatchParameters {
   CUtensorMap weight;  // [N, K], boxes of 64 * RT (silu_and_mul: 32 * RT) rows
-  CUtensorMap x;       // [B, K], boxes of NB / C rows
+  CUtensorMap x;       // [B, K], boxes of NB rows
   const T* bias;
   T* out;
   int batch;
   int n;
   int k;
   int splits;          // S
-  int members;         // C
-  const float* squares;               // [parts, 32], or null: x has been normed, or needs no norm
+  bool adds;           // to what out holds
+  const float* squares;               // [parts, kNormedRows], or null: x has been normed, or needs no norm
   int num_squares;                    // parts
   float eps;
   const T* next_norm;                 // [N], or null: nothing more is left
   T* next_x;                          // [B, N]
-  float* next_squares;                // [N / 64, 32]
+  float* next_squares;                // [N / 64, kNormedRows]
 };
 
 constexpr int kNormedRows = 32;  // most rows of x whose norm is finished here
 
-// Sums of squares of the rows of x, lane b's of row b, a warp's share of them.
+// Sums of squares of the rows of x.
 template <class Shape>
 struct RowSquares {
-  float shares[Shape::kThreads / 32][kNormedRows];
-  float scales[kNormedRows];
+  static constexpr int kRows = kNormedRows, kGroups = Shape::kThreads / kRows;
+  float shares[kGroups][kRows];
+  float scales[kRows];
 
-  __device__ __forceinline__ void load(const typename Shape::Parameters& args, int warp, int lane) {
-    float sum = 0.f;
-    if (lane < args.batch) {
-      for (int part = warp; part < args.num_squares; part += Shape::kThreads / 32) sum += args.squares[part * kNormedRows + lane];
+  __device__ __forceinline__ void load(const typename Shape::Parameters& args) {
+    for (int i = threadIdx.x; i < kGroups * kRows; i += Shape::kThreads) {
+      const int group = i / kRows, row = i % kRows;
+      float sum = 0.f;
+      if (row < args.batch) {
+        for (int part = group; part < args.num_squares; part += kGroups) sum += args.squares[part * kRows + row];
+      }
+      shares[group][row] = sum;
     }
-    shares[warp][lane] = sum;
   }
-  // By the first warp, after a barrier; another must follow.
-  __device__ __forceinline__ void finish(const typename Shape::Parameters& args, int lane) {
-    float sum = 0.f;
-    for (int w = 0; w < Shape::kThreads / 32; ++w) sum += shares[w][lane];
-    scales[lane] = norm_scale<typename Shape::Element>(sum, args.k, args.eps);
+  // After a barrier; another must follow.
+  __device__ __forceinline__ void finish(const typename Shape::Parameters& args) {
+    for (int row = threadIdx.x; row < kRows; row += Shape::kThreads) {
+      float sum = 0.f;
+#pragma unroll
+      for (int group = 0; group < kGroups; ++group) sum += shares[group][row];
+      scales[row] = norm_scale<typename Shape::Element>(sum, args.k, args.eps);
+    }
   }
 };
 
@@ -71,8 +77,7 @@ struct BatchShape {
   using T = typename Element::type;
   using Parameters = BatchParameters<T>;
   static constexpr int kRows = 64 * RT, kColumns = NB, kStages = STAGES;
-  static constexpr bool kTakesRegisters = RT == 3 && NB == 256;  // more than its threads get evenly
-  static constexpr int kThreads = 128 * RT, kBlockThreads = kThreads + (kTakesRegisters ? 128 : 32);
+  static constexpr int kThreads = 128 * RT, kBlockThreads = kThreads + 32;
   static constexpr int kWeightBytes = kRows * 128, kStageBytes = kWeightBytes + NB * 128;
   static constexpr int kSumStride = kRows + 4;
   static constexpr int kRingBytes = std::max(STAGES * kStageBytes, NB * kSumStride * 4);
@@ -81,20 +86,12 @@ struct BatchShape {
 
 // Which part of the work a block has.
 struct BatchPlace {
-  int tile;     // of W's rows
-  int split;    // part of K
-  int member;   // of those that share steps of x
-
-  __device__ __forceinline__ BatchPlace(int splits, int members) {
-    const int blocks = splits * members, rank = static_cast<int>(blockIdx.x) % blocks;
-    split = rank / members;
-    member = rank % members;
-    tile = static_cast<int>(blockIdx.x) / blocks * members + member;
-  }
+  int tile;   // of W's rows
+  int split;  // part of K
 };
 
 // The copying thread: keeps the ring full over `steps` steps of the block's part of K.
-template <class Shape, Epilogue EPI>
+template <class Shape, bool GATED>
 __device__ __forceinline__ void copy_steps(const typename Shape::Parameters& args, unsigned char* stages, uint64_t* full, uint64_t* empty,
                                            BatchPlace place, int steps) {
   const uint64_t once = evict_first_policy(), often = evict_last_policy();
@@ -103,20 +100,15 @@ __device__ __forceinline__ void copy_steps(const typename Shape::Parameters& arg
     unsigned char* base = stages + stage * Shape::kStageBytes;
     const int column = column0 + step * kBoxColumns;
     barrier_expect(full + stage, Shape::kStageBytes);
-    if constexpr (EPI == Epilogue::silu_and_mul) {
+    if constexpr (GATED) {
       copy_box(base, &args.weight, column, place.tile * (Shape::kRows / 2), full + stage, once);
       copy_box(base + Shape::kWeightBytes / 2, &args.weight, column, args.n / 2 + place.tile * (Shape::kRows / 2), full + stage, once);
     } else {
       copy_box(base, &args.weight, column, place.tile * Shape::kRows, full + stage, once);
     }
   };
-  const int x_rows = Shape::kColumns / args.members;
-  const auto members = static_cast<uint16_t>(((1 << args.members) - 1) << place.split * args.members);
   const auto copy_x = [&](int step, int stage) {
-    unsigned char* base = stages + stage * Shape::kStageBytes + Shape::kWeightBytes;
-    const int column = column0 + step * kBoxColumns, row = place.member * x_rows;
-    if (args.members == 1) copy_box(base, &args.x, column, 0, full + stage, often);
-    else copy_box_to_blocks(base + row * 128, &args.x, column, row, full + stage, members, often);
+    copy_box(stages + stage * Shape::kStageBytes + Shape::kWeightBytes, &args.x, column0 + step * kBoxColumns, 0, full + stage, often);
   };
   const int ahead = min(Shape::kStages, steps);
   for (int step = 0; step < ahead; ++step) copy_weight(step, step);
@@ -151,22 +143,18 @@ __device__ __forceinline__ void add_eight(float (&v)[8], float4 low, float4 high
 
 // The sums of eight rows of W for row `b` of x, over all parts of K.
 template <class Shape>
-__device__ __forceinline__ void total_of_eight(const typename Shape::Parameters& args, const float* sums, int member, int b, int row,
-                                               float (&v)[8]) {
+__device__ __forceinline__ void total_of_eight(const typename Shape::Parameters& args, const float* sums, int b, int row, float (&v)[8]) {
   const uint32_t address = shared_address(sums + b * Shape::kSumStride + row);
 #pragma unroll
   for (int e = 0; e < 8; ++e) v[e] = 0.f;
-  for (int s = 0; s < args.splits; ++s) {
-    const int rank = s * args.members + member;
-    add_eight(v, load_from_cluster(address, rank), load_from_cluster(address + 16, rank));
-  }
+  for (int s = 0; s < args.splits; ++s) add_eight(v, load_from_cluster(address, s), load_from_cluster(address + 16, s));
 }
 
 __device__ __forceinline__ float gate_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
 
 // Leaves eight numbers of row `b` for the next norm; the eight threads of neighbouring numbers of the row call it together.
 template <class Shape>
-__device__ __forceinline__ void leave_for_norm(const typename Shape::Parameters& args, uint4 v, int tile, int b, int column) {
+__device__ __forceinline__ void leave_for_norm(const typename Shape::Parameters& args, uint4 v, int b, int column) {
   float squares = 0.f;
   const uint4 weight = *reinterpret_cast<const uint4*>(args.next_norm + column);
   *reinterpret_cast<uint4*>(args.next_x + static_cast<size_t>(b) * args.n + column) =
@@ -174,30 +162,29 @@ __device__ __forceinline__ void leave_for_norm(const typename Shape::Parameters&
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int o = 4; o; o >>= 1) squares += __shfl_xor_sync(0xffu << (lane & ~7), squares, o);
-  if (lane % 8 == 0) args.next_squares[tile * kNormedRows + b] = squares;
+  if (lane % 8 == 0) args.next_squares[column / 64 * kNormedRows + b] = squares;
 }
 
 // Applies the epilogue to rows b0 to b1 of x and writes them.
-template <class Shape, Epilogue EPI>
+template <class Shape, bool GATED>
 __device__ __forceinline__ void write_rows(const typename Shape::Parameters& args, const float* sums, const float* scales, BatchPlace place,
                                            int b0, int b1) {
   using Element = typename Shape::Element;
-  constexpr bool kGated = EPI == Epilogue::silu_and_mul;
-  constexpr int kOutRows = kGated ? Shape::kRows / 2 : Shape::kRows, kGroups = kOutRows / 8;
-  const int width = kGated ? args.n / 2 : args.n;
+  constexpr int kOutRows = GATED ? Shape::kRows / 2 : Shape::kRows, kGroups = kOutRows / 8;
+  const int width = GATED ? args.n / 2 : args.n;
   for (int i = threadIdx.x; i < (b1 - b0) * kGroups; i += Shape::kThreads) {
     const int b = b0 + i / kGroups, row = i % kGroups * 8, column = place.tile * kOutRows + row;
     auto* out = reinterpret_cast<uint4*>(args.out + static_cast<size_t>(b) * width + column);
     uint4 more = make_uint4(0, 0, 0, 0);
-    if constexpr (EPI == Epilogue::add_residual) more = *out;
+    if (args.adds) more = *out;
     uint4 bias = make_uint4(0, 0, 0, 0);
     if (args.bias != nullptr) bias = *reinterpret_cast<const uint4*>(args.bias + column);
     float v[8];
-    total_of_eight<Shape>(args, sums, place.member, b, row, v);
+    total_of_eight<Shape>(args, sums, b, row, v);
     const float scale = args.squares == nullptr ? 1.f : scales[b];
-    if constexpr (kGated) {
+    if constexpr (GATED) {
       float up[8];
-      total_of_eight<Shape>(args, sums, place.member, b, kOutRows + row, up);
+      total_of_eight<Shape>(args, sums, b, kOutRows + row, up);
 #pragma unroll
       for (int e = 0; e < 8; ++e) v[e] = gate_times(v[e] * scale, up[e] * scale);
     } else {
@@ -210,20 +197,20 @@ __device__ __forceinline__ void write_rows(const typename Shape::Parameters& arg
     };
     const uint4 result = make_uint4(finished(0, bias.x, more.x), finished(2, bias.y, more.y), finished(4, bias.z, more.z), finished(6, bias.w, more.w));
     *out = result;
-    if constexpr (EPI == Epilogue::add_residual && kGroups == 8) {
-      if (args.next_norm != nullptr) leave_for_norm<Shape>(args, result, place.tile, b, column);
+    if constexpr (!GATED) {
+      if (args.next_norm != nullptr) leave_for_norm<Shape>(args, result, b, column);
     }
   }
 }
 
 // The warps that multiply: over all steps, then the epilogue.
-template <class Shape, Epilogue EPI>
+template <class Shape, bool GATED>
 __device__ __forceinline__ void multiply_steps(const typename Shape::Parameters& args, unsigned char* stages, uint64_t* full, uint64_t* empty,
                                                RowSquares<Shape>& squares, BatchPlace place, int steps) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   auto* sums = reinterpret_cast<float*>(stages);
   wait_for_prerequisites();
-  if (args.squares != nullptr) squares.load(args, warp, lane);  // x is on its way, too
+  if (args.squares != nullptr) squares.load(args);  // x is on its way, too
 
   float c[Shape::kColumns / 2];
   int stage = 0, parity = 0, before = 0;
@@ -237,11 +224,7 @@ __device__ __forceinline__ void multiply_steps(const typename Shape::Parameters&
     for (int k = 0; k < kBoxColumns / 16; ++k) multiply_rows<typename Shape::Element>(c, a + 2 * k, b + 2 * k, step > 0 || k > 0);
     warpgroup_commit();
     warpgroup_wait<1>();
-    // The step before has been read. Stages that are not filled again are not given back: a block may end before its neighbours do.
-    if (step > 0 && step - 1 + Shape::kStages < steps) {
-      if (args.members == 1 && lane == 0) barrier_arrive(empty + before);
-      if (args.members > 1 && lane < args.members) barrier_arrive_in_block(empty + before, place.split * args.members + lane);
-    }
+    if (step > 0 && lane == 0) barrier_arrive(empty + before);  // the step before has been read
     before = stage;
     if (++stage == Shape::kStages) {
       stage = 0;
@@ -251,50 +234,44 @@ __device__ __forceinline__ void multiply_steps(const typename Shape::Parameters&
   warpgroup_wait<0>();
   settle(c);
   sync_threads<Shape::kThreads>();  // nobody reads the ring any more
-  if (args.squares != nullptr && warp == 0) squares.finish(args, lane);
+  if (args.squares != nullptr) squares.finish(args);
   leave_batch_sums<Shape>(c, sums, warp, lane);
   const int share = (args.batch + args.splits - 1) / args.splits, b0 = min(args.batch, place.split * share);
   if (args.splits == 1) {
     sync_threads<Shape::kThreads>();
-    write_rows<Shape, EPI>(args, sums, squares.scales, place, 0, args.batch);
+    write_rows<Shape, GATED>(args, sums, squares.scales, place, 0, args.batch);
     return;
   }
   cluster_arrive();
   cluster_wait();
-  write_rows<Shape, EPI>(args, sums, squares.scales, place, b0, min(args.batch, b0 + share));
+  write_rows<Shape, GATED>(args, sums, squares.scales, place, b0, min(args.batch, b0 + share));
   cluster_arrive();  // nobody's shared memory goes while another reads it
   cluster_wait();
 }
 
-template <class Shape, Epilogue EPI>
+template <class Shape, bool GATED>
 __global__ void __launch_bounds__(Shape::kBlockThreads, 1) linear_batch_kernel(const __grid_constant__ typename Shape::Parameters args) {
   extern __shared__ unsigned char unaligned[];
   unsigned char* stages = align_to_swizzle(unaligned);
   auto* full = reinterpret_cast<uint64_t*>(stages + Shape::kRingBytes);
   uint64_t* empty = full + Shape::kStages;
-  const BatchPlace place(args.splits, args.members);
+  const BatchPlace place{static_cast<int>(blockIdx.x) / args.splits, static_cast<int>(blockIdx.x) % args.splits};
   const int steps = args.k / args.splits / kBoxColumns;
   __shared__ RowSquares<Shape> squares;
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shape::kStages; ++s) {
       barrier_init(full + s, 1);
-      barrier_init(empty + s, Shape::kThreads / 32 * args.members);
+      barrier_init(empty + s, Shape::kThreads / 32);
     }
     barrier_init_fence();
   }
   __syncthreads();
-  if (args.members > 1) {  // nobody copies to a block whose barriers are not there
-    cluster_arrive();
-    cluster_wait();
-  }
   launch_dependents();
   if (threadIdx.x >= Shape::kThreads) {
-    if constexpr (Shape::kTakesRegisters) give_registers<24>();
-    if (threadIdx.x == Shape::kThreads) copy_steps<Shape, EPI>(args, stages, full, empty, place, steps);
+    if (threadIdx.x == Shape::kThreads) copy_steps<Shape, GATED>(args, stages, full, empty, place, steps);
   } else {
-    if constexpr (Shape::kTakesRegisters) take_registers<160>();
-    multiply_steps<Shape, EPI>(args, stages, full, empty, squares, place, steps);
+    multiply_steps<Shape, GATED>(args, stages, full, empty, squares, place, steps);
   }
 }
 

@@ -34,20 +34,14 @@ class Epilogue(IntEnum):
 
 
 class UnfinishedNorm:
-    """RMS norms of up to `BATCHED_ROWS` rows [B, H] between `linear_batch` and `mix_experts`: one leaves them, the next finish them."""
+    """RMS norms of up to `BATCHED_ROWS` rows [B, H] between two calls of `linear_batch`: one leaves them, the next ones finish them."""
 
     def __init__(self, rows: torch.Tensor) -> None:
         """Room for norms of `rows`, H a multiple of 64."""
         self.x = torch.empty_like(rows)
         """[B, H], the rows times the norm's weight; in float16 a 64th of that, so that large numbers fit."""
-        self._room = torch.empty(rows.shape[1] // 16, BATCHED_ROWS, dtype=torch.float32, device=rows.device)
-        self.squares = self._room
-        """[pieces, 32], sums of squares of pieces of each row."""
-
-    def in_pieces_of(self, size: int) -> torch.Tensor:
-        """Return `squares` for who leaves a norm in pieces of `size` numbers, 16 or 64."""
-        self.squares = self._room[: self.x.shape[1] // size]
-        return self.squares
+        self.squares = torch.empty(rows.shape[1] // 64, BATCHED_ROWS, dtype=torch.float32, device=rows.device)
+        """Sums of squares of each row's pieces of 64 numbers."""
 
 
 class Workspace:
@@ -105,9 +99,9 @@ def linear_stream(
     )
 
 
-def why_no_linear_batch(n: int, k: int) -> str | None:
-    """Why `linear_batch` does not serve a weight [n, k]; None when it does."""
-    return _C_cuda.why_no_linear_batch(n, k)
+def why_no_linear_batch(num_rows: int, n: int, k: int, epilogue: Epilogue) -> str | None:
+    """Why `linear_batch` does not serve so many rows and a weight [n, k]; None when it does. Over 32 rows it does where it is faster."""
+    return _C_cuda.why_no_linear_batch(num_rows, n, k, epilogue)
 
 
 def linear_batch(
@@ -120,11 +114,11 @@ def linear_batch(
     eps: float = 0.0,
     next_norm: tuple[torch.Tensor, UnfinishedNorm] | None = None,
 ) -> None:
-    """out = epilogue(x weight^T + bias), all bfloat16 or all float16: x [B, k] with B at most 32, weight [n, k], out [B, n] ([B, n / 2]
+    """out = epilogue(x weight^T + bias), all bfloat16 or all float16: x [B, k] with B at most 128, weight [n, k], out [B, n] ([B, n / 2]
     gated).
 
     As `linear_stream`, by tensor cores that read both from shared memory: for rows so many that its way is bound by instructions. An
-    unfinished norm as x is finished with `eps`; `next_norm`, (weight [n], where), is left with `ADD_RESIDUAL`.
+    unfinished norm as x is finished with `eps`; `next_norm`, (weight [n], where), is left with `ADD_RESIDUAL`; both up to 32 rows.
     """
     rows, squares = (x.x, x.squares) if isinstance(x, UnfinishedNorm) else (x, None)
     norm_weight, left = (None, None) if next_norm is None else next_norm
@@ -137,7 +131,7 @@ def linear_batch(
         eps,
         norm_weight,
         None if left is None else left.x,
-        None if left is None else left.in_pieces_of(64),
+        None if left is None else left.squares,
         out,
         current_stream(),
     )
@@ -147,7 +141,7 @@ def most_rows(n: int, k: int, epilogue: Epilogue) -> int:
     """How many rows of a step `linear_stream`, then `linear_batch` take for a weight [n, k]; 0 for none."""
     if why_no_linear_stream(n, k, epilogue) is not None:
         return 0
-    return STREAMED_ROWS if why_no_linear_batch(n, k) is not None else BATCHED_ROWS
+    return STREAMED_ROWS if why_no_linear_batch(BATCHED_ROWS, n, k, epilogue) is not None else BATCHED_ROWS
 
 
 def decode_attention(

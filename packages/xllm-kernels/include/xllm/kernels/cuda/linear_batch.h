@@ -1,4 +1,4 @@
-// Matrix products of some tens or hundreds of rows with a large weight matrix, with what follows them fused. Needs sm_90a.
+// Matrix products of some tens of rows with a large weight matrix, with what follows them fused. Needs sm_90a.
 #pragma once
 
 #include <stdint.h>
@@ -6,6 +6,8 @@
 #include "xllm/kernels/cuda/linear_stream.h"
 
 namespace xllm::kernels::cuda {
+
+constexpr int kLinearBatchFewRows = 32, kLinearBatchMaxBatch = 128;
 
 // out = epilogue(scale x W^T + bias), all of one 16-bit type, accumulated in float32; epilogues as for linear_stream. `scale` is 1, or
 // with `squares` that of the norm which finishes here. With add_residual and `next_norm`, next_x (out * next_norm, in float16 a 64th of
@@ -29,10 +31,8 @@ struct LinearBatchArgs {
   float* next_squares = nullptr;    // [n / 64, 32]
 };
 
-constexpr int kLinearBatchMaxBatch = 32;
-
-// nullptr when a product of these sizes is served, else what stands against it.
-const char* why_no_linear_batch(int64_t n, int64_t k);
+// nullptr when a product of these sizes is served, else what stands against it: more than 32 rows only where that is faster than others.
+const char* why_no_linear_batch(int64_t batch, int64_t n, int64_t k, Epilogue epilogue);
 
 // Throws std::invalid_argument for what why_no_linear_batch refuses, std::runtime_error for CUDA's errors.
 void linear_batch(const LinearBatchArgs& args, void* stream);

@@ -34,7 +34,7 @@ class AttendedRows:
 
 
 class DecodeFeedForward(Protocol):
-    """One layer's feed-forward network over rows [B, H] of bfloat16."""
+    """One layer's feed-forward network over rows [B, H] of 16-bit floats."""
 
     def stream(self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> None:
         """hidden += network(rms_norm(hidden)), B at most `streamed_rows`."""
@@ -95,8 +95,18 @@ class DenseFeedForward:
         """See `DecodeFeedForward.batch`."""
         projected = rows.o_proj(rows.attended)
         x = self._ops.add_rms_norm(projected, residual, rows.norm_weight, eps)
-        output = self._down(self._ops.silu_and_mul(self._gate_up(x)))
+        output = self._down(self._gate(x))
         return self._ops.add_rms_norm(output, residual, rows.next_norm_weight, eps)
+
+    def _gate(self, x: torch.Tensor) -> torch.Tensor:
+        """Return silu(gate) * up of normalised rows: one kernel where that is the faster way."""
+        weight, kind = plain_weight(self._gate_up), self._decode.Epilogue.SILU_AND_MUL
+        n, k = weight.shape
+        if self._decode.why_no_linear_batch(len(x), n, k, kind) is not None:
+            return self._ops.silu_and_mul(self._gate_up(x))
+        gated = x.new_empty(len(x), self._inner)
+        self._decode.linear_batch(x, weight, out=gated, epilogue=kind)
+        return gated
 
 
 class SparseFeedForward:
