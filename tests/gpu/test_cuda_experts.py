@@ -111,6 +111,62 @@ def test_experts(num_tokens, num_experts, top_k, hidden, inner):
     assert error_of(normed, wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * norm.double()) < 5e-3
 
 
+def mixture(x, normed, gate, gate_up, down, top_k, *, renormalises):
+    """Return x plus the mixture of `normed` in float64."""
+    weights, experts = (normed @ gate.double().t()).softmax(-1).topk(top_k)
+    weights = weights / weights.sum(-1, keepdim=True) if renormalises else weights
+    total = x.double()
+    for token in range(len(x)):
+        for weight, expert in zip(weights[token], experts[token].tolist(), strict=True):
+            inner, up = (gate_up[expert].double() @ normed[token]).chunk(2)
+            total[token] += weight * (down[expert].double() @ (torch.nn.functional.silu(inner) * up))
+    return total
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize(
+    ("num_experts", "top_k", "hidden", "inner", "renormalises"),
+    [(128, 8, 2048, 768, True), (64, 4, 512, 256, False), (32, 2, 320, 192, True), (256, 16, 256, 64, False)],
+)
+def test_mix_experts(num_tokens, num_experts, top_k, hidden, inner, renormalises):
+    from xllm_kernels.cuda.experts import mix_experts
+
+    x, norm, gate = normal(num_tokens, hidden), normal(hidden), normal(num_experts, hidden, scale=0.1)
+    stacks = (normal(num_experts, 2 * inner, hidden, scale=0.05), normal(num_experts, hidden, inner, scale=0.05))
+    wide = x.double()
+    normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * norm.double()
+    expected = mixture(x, normed, gate, *stacks, top_k, renormalises=renormalises)
+    torch.full((2**24,), NAN, dtype=torch.bfloat16, device="cuda")  # poisons what is scratch next
+    mix_experts(x, norm, 1e-6, gate, stacks, top_k, renormalises=renormalises)
+    assert error_of(x, expected) < 2e-2  # near ties of the router may fall otherwise
+
+
+@pytest.mark.parametrize("num_tokens", [1, 130, 700, 3000])
+@pytest.mark.parametrize(
+    ("num_experts", "top_k", "hidden", "inner"), [(128, 8, 2048, 768), (32, 2, 512, 256), (64, 4, 256, 384)]
+)
+def test_products_in_tiles(num_tokens, num_experts, top_k, hidden, inner):
+    from xllm_kernels.cuda.experts import expert_tiles, route
+
+    x = normal(num_tokens, hidden)
+    gate_up = normal(num_experts, 2 * inner, hidden, scale=0.05)
+    down = normal(num_experts, hidden, inner, scale=0.05)
+    logits = normal(num_tokens, num_experts, scale=2.0)
+    logits[:, 3] += 4  # a busy expert
+    logits[:, 5:9] -= 40  # experts that nobody chooses
+    routing = route(logits, top_k, renormalises=True)
+    torch.full((2**27,), NAN, dtype=torch.bfloat16, device="cuda")  # poison
+    out = expert_tiles(x, gate_up, down, routing)
+    starts = routing.starts.tolist()
+    for expert in range(num_experts):
+        rows = slice(starts[expert], starts[expert + 1])
+        if rows.start == rows.stop:
+            continue
+        gate, up = (x[routing.token_of_row[rows].long()].double() @ gate_up[expert].double().t()).chunk(2, -1)
+        expected = torch.nn.functional.silu(gate) * up @ down[expert].double().t()
+        assert error_of(out[rows], expected) < 1e-2
+
+
 def test_refusals():
     from xllm_kernels.cuda.experts import route, run_experts, why_no_run_experts
 

@@ -18,6 +18,7 @@ add_library(
   xllm_kernels_cuda_portable OBJECT
   csrc/cuda/argmax.cu
   csrc/cuda/beam_select.cu
+  csrc/cuda/expert_order.cu
   csrc/cuda/expert_routing.cu
   csrc/cuda/row_kernels.cu
   csrc/cuda/sampling.cu)
@@ -28,7 +29,9 @@ add_library(
   xllm_kernels_cuda STATIC
   csrc/cuda/beam_join.cu
   csrc/cuda/decode_attention.cu
+  csrc/cuda/expert_mix.cu
   csrc/cuda/expert_stream.cu
+  csrc/cuda/expert_tiles.cu
   csrc/cuda/float8_attention.cu
   csrc/cuda/linear_batch.cu
   csrc/cuda/linear_stream.cu

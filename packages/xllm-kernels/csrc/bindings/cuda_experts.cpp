@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "cuda_launchers.h"
 #include "cuda_tensor.h"
 #include "xllm/kernels/cuda/experts.h"
@@ -40,12 +42,13 @@ device::Routing routing_of(const DeviceTensor& weights, Handle experts_object, H
 }  // namespace
 
 void route(Handle logits_object, bool renormalises, Handle weights_object, Handle experts, Handle row_of_pair, Handle token_of_row,
-           Handle starts, uintptr_t stream) {
+           Handle starts, Handle counts, uintptr_t stream) {
   const DeviceTensor logits(logits_object, "logits"), weights(weights_object, "weights");
   expect_matrix(logits);
   weights.expect_size(0, logits.size(0), "the rows of logits");
   device::route({.logits = logits.memory(),
                  .routing = routing_of(weights, experts, row_of_pair, token_of_row, starts, logits.size(1)),
+                 .counts = integers(counts, "counts", device::kOrderBlocks * logits.size(1)),
                  .num_tokens = logits.size(0),
                  .num_experts = static_cast<int>(logits.size(1)),
                  .top_k = static_cast<int>(weights.size(1)),
@@ -53,10 +56,12 @@ void route(Handle logits_object, bool renormalises, Handle weights_object, Handl
                 as_stream(stream));
 }
 
-void order_pairs(Handle weights_object, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts_object, uintptr_t stream) {
+void order_pairs(Handle weights_object, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts_object, Handle counts,
+                 uintptr_t stream) {
   const DeviceTensor weights(weights_object, "weights"), starts(starts_object, "starts");
   const int64_t num_experts = starts.size(0) - 1;
   device::order_pairs({.routing = routing_of(weights, experts, row_of_pair, token_of_row, starts_object, num_experts),
+                       .counts = integers(counts, "counts", device::kOrderBlocks * num_experts),
                        .num_tokens = weights.size(0),
                        .num_experts = static_cast<int>(num_experts),
                        .top_k = static_cast<int>(weights.size(1))},
@@ -93,27 +98,73 @@ void norm_and_route(Handle x_object, Handle norm_weight, double eps, Handle gate
                          as_stream(stream));
 }
 
+namespace {
+
+// gate_up [experts, 2 inner, hidden] and down [experts, hidden, inner].
+struct Stacks {
+  DeviceTensor gate_up, down;
+  Stacks(Handle gate_up_object, Handle down_object, int64_t hidden) : gate_up(gate_up_object, "gate_up"), down(down_object, "down") {
+    for (const DeviceTensor* stack : {&gate_up, &down}) {
+      stack->expect_scalar(Scalar::bfloat16);
+      stack->expect_dims(3);
+      stack->expect_dense_from(0);
+    }
+    gate_up.expect_size(1, 2 * inner(), "twice the inner size of down");
+    gate_up.expect_size(2, hidden, "the row size of x");
+    down.expect_size(0, num_experts(), "the experts of gate_up");
+    down.expect_size(1, hidden, "the row size of x");
+  }
+  int64_t num_experts() const { return gate_up.size(0); }
+  int64_t inner() const { return down.size(2); }
+};
+
+}  // namespace
+
+void mix_experts(Handle x_object, Handle norm_weight, double eps, Handle gate_object, Handle gate_up, Handle down, int top_k,
+                 bool renormalises, Handle logits_object, Handle gated_object, uintptr_t stream) {
+  const DeviceTensor x(x_object, "x"), gate(gate_object, "gate"), logits(logits_object, "logits"), gated(gated_object, "gated");
+  for (const DeviceTensor* matrix : {&x, &gate, &gated}) expect_matrix(*matrix);
+  const int64_t tokens = x.size(0), hidden = x.size(1);
+  const Stacks stacks(gate_up, down, hidden);
+  const int64_t num_experts = stacks.num_experts();
+  gate.expect_size(0, num_experts, "the experts of gate_up");
+  gate.expect_size(1, hidden, "the row size of x");
+  logits.expect_scalar(Scalar::float32);
+  logits.expect_dims(1);
+  logits.expect_dense_from(0);
+  logits.expect_size(0, tokens * (num_experts + 1), "a number for every token and expert, and one more a token");
+  gated.expect_size(0, std::min(num_experts, tokens * top_k) * tokens, "a row for every expert that may be chosen and every token");
+  gated.expect_size(1, stacks.inner(), "the inner size of down");
+  device::mix_experts({.x = x.memory(),
+                       .norm_weight = optional_vector(norm_weight, "norm_weight", hidden),
+                       .gate = gate.memory(),
+                       .gate_up = stacks.gate_up.memory(),
+                       .down = stacks.down.memory(),
+                       .logits = static_cast<float*>(logits.memory()),
+                       .gated = gated.memory(),
+                       .num_tokens = static_cast<int>(tokens),
+                       .num_experts = static_cast<int>(num_experts),
+                       .top_k = top_k,
+                       .hidden = static_cast<int>(hidden),
+                       .inner = static_cast<int>(stacks.inner()),
+                       .renormalises = renormalises,
+                       .eps = static_cast<float>(eps)},
+                      as_stream(stream));
+}
+
 void run_experts(Handle x_object, Handle gate_up_object, Handle down_object, Handle token_of_row, Handle starts, int columns,
                  Handle gated_object, Handle out_object, uintptr_t stream) {
-  const DeviceTensor x(x_object, "x"), gate_up(gate_up_object, "gate_up"), down(down_object, "down");
-  const DeviceTensor gated(gated_object, "gated"), out(out_object, "out");
+  const DeviceTensor x(x_object, "x"), gated(gated_object, "gated"), out(out_object, "out");
   for (const DeviceTensor* matrix : {&x, &gated, &out}) expect_matrix(*matrix);
-  for (const DeviceTensor* stack : {&gate_up, &down}) {
-    stack->expect_scalar(Scalar::bfloat16);
-    stack->expect_dims(3);
-    stack->expect_dense_from(0);
-  }
-  const int64_t hidden = x.size(1), inner = down.size(2), rows = out.size(0), num_experts = gate_up.size(0);
-  gate_up.expect_size(1, 2 * inner, "twice the inner size of down");
-  gate_up.expect_size(2, hidden, "the row size of x");
-  down.expect_size(0, num_experts, "the experts of gate_up");
-  down.expect_size(1, hidden, "the row size of x");
+  const int64_t hidden = x.size(1), rows = out.size(0);
+  const Stacks stacks(gate_up_object, down_object, hidden);
+  const int64_t inner = stacks.inner(), num_experts = stacks.num_experts();
   gated.expect_size(0, rows, "the rows of out");
   gated.expect_size(1, inner, "the inner size of down");
   out.expect_size(1, hidden, "the row size of x");
   device::run_experts({.x = x.memory(),
-                       .gate_up = gate_up.memory(),
-                       .down = down.memory(),
+                       .gate_up = stacks.gate_up.memory(),
+                       .down = stacks.down.memory(),
                        .token_of_row = integers(token_of_row, "token_of_row", rows),
                        .starts = integers(starts, "starts", num_experts + 1),
                        .gated = gated.memory(),
@@ -127,23 +178,49 @@ void run_experts(Handle x_object, Handle gate_up_object, Handle down_object, Han
                       as_stream(stream));
 }
 
+void expert_tiles(Handle x_object, Handle gate_up, Handle down, Handle row_of_pair_object, Handle starts, Handle rows_object,
+                  Handle gated_object, Handle out_object, uintptr_t stream) {
+  const DeviceTensor x(x_object, "x"), rows(rows_object, "rows"), gated(gated_object, "gated"), out(out_object, "out");
+  for (const DeviceTensor* matrix : {&x, &rows, &gated, &out}) expect_matrix(*matrix);
+  const int64_t tokens = x.size(0), hidden = x.size(1), num_rows = out.size(0);
+  const Stacks stacks(gate_up, down, hidden);
+  if (tokens < 1 || num_rows < 1 || num_rows % tokens != 0) fail("out must have as many rows for every row of x");
+  rows.expect_size(0, num_rows, "the rows of out");
+  rows.expect_size(1, hidden, "the row size of x");
+  gated.expect_size(0, num_rows, "the rows of out");
+  gated.expect_size(1, stacks.inner(), "the inner size of down");
+  out.expect_size(1, hidden, "the row size of x");
+  device::expert_tiles({.x = x.memory(),
+                        .gate_up = stacks.gate_up.memory(),
+                        .down = stacks.down.memory(),
+                        .row_of_pair = integers(row_of_pair_object, "row_of_pair", num_rows),
+                        .starts = integers(starts, "starts", stacks.num_experts() + 1),
+                        .rows = rows.memory(),
+                        .gated = gated.memory(),
+                        .out = out.memory(),
+                        .num_tokens = tokens,
+                        .top_k = static_cast<int>(num_rows / tokens),
+                        .num_experts = static_cast<int>(stacks.num_experts()),
+                        .hidden = static_cast<int>(hidden),
+                        .inner = static_cast<int>(stacks.inner())},
+                       as_stream(stream));
+}
+
 void combine_experts(Handle y_object, Handle weights_object, Handle row_of_pair, Handle residual_object, Handle norm_weight, double eps,
                      Handle out_object, uintptr_t stream) {
-  const DeviceTensor y(y_object, "y"), weights(weights_object, "weights"), residual(residual_object, "residual"), out(out_object, "out");
-  for (const DeviceTensor* matrix : {&y, &residual, &out}) expect_matrix(*matrix);
+  const DeviceTensor y(y_object, "y"), weights(weights_object, "weights"), out(out_object, "out");
+  for (const DeviceTensor* matrix : {&y, &out}) expect_matrix(*matrix);
   weights.expect_scalar(Scalar::float32);
   weights.expect_dims(2);
   weights.expect_dense_from(0);
-  const int64_t tokens = residual.size(0), size = residual.size(1), pairs = tokens * weights.size(1);
-  weights.expect_size(0, tokens, "the rows of residual");
+  const int64_t tokens = out.size(0), size = out.size(1), pairs = tokens * weights.size(1);
+  weights.expect_size(0, tokens, "the rows of out");
   y.expect_size(0, pairs, "the number of pairs");
-  y.expect_size(1, size, "the row size of residual");
-  out.expect_size(0, tokens, "the rows of residual");
-  out.expect_size(1, size, "the row size of residual");
+  y.expect_size(1, size, "the row size of out");
   device::combine_experts({.y = y.memory(),
                            .weights = weights.as<float>(),
                            .row_of_pair = integers(row_of_pair, "row_of_pair", pairs),
-                           .residual = residual.memory(),
+                           .residual = optional_matrix(residual_object, "residual", tokens, size),
                            .norm_weight = optional_vector(norm_weight, "norm_weight", size),
                            .out = out.memory(),
                            .num_tokens = tokens,

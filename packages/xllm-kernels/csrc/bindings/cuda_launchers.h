@@ -31,13 +31,17 @@ void float8_attention(Handle query, Handle key, Handle value, Handle q_norm, Han
                       double scale, double eps, int max_seq_len, int splits, Handle out, Handle workspace, Handle counters,
                       uintptr_t stream);
 void route(Handle logits, bool renormalises, Handle weights, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts,
-           uintptr_t stream);
-void order_pairs(Handle weights, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts, uintptr_t stream);
+           Handle counts, uintptr_t stream);
+void order_pairs(Handle weights, Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts, Handle counts, uintptr_t stream);
 void norm_and_route(Handle x, Handle norm_weight, double eps, Handle gate, bool renormalises, Handle normed, Handle weights,
                     Handle experts, Handle row_of_pair, Handle token_of_row, Handle starts, Handle workspace, Handle counters,
                     uintptr_t stream);
+void mix_experts(Handle x, Handle norm_weight, double eps, Handle gate, Handle gate_up, Handle down, int top_k, bool renormalises,
+                 Handle logits, Handle gated, uintptr_t stream);
 void run_experts(Handle x, Handle gate_up, Handle down, Handle token_of_row, Handle starts, int columns, Handle gated, Handle out,
                  uintptr_t stream);
+void expert_tiles(Handle x, Handle gate_up, Handle down, Handle row_of_pair, Handle starts, Handle rows, Handle gated, Handle out,
+                  uintptr_t stream);
 void combine_experts(Handle y, Handle weights, Handle row_of_pair, Handle residual, Handle norm_weight, double eps,
                      Handle out, uintptr_t stream);
 void beam_join(Handle query, Handle key, Handle value, Handle attended, Handle lse, Handle beam_key, Handle beam_value,

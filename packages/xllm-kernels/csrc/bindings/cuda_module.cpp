@@ -40,13 +40,21 @@ NB_MODULE(_C_cuda, m) {
         "positions"_a.none(), "scale"_a, "eps"_a, "max_seq_len"_a, "splits"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
   m.def("why_no_float8_attention", &kernels::why_no_float8_attention, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "block_size"_a);
   m.def("route", &bindings::route, "logits"_a, "renormalises"_a, "weights"_a, "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a,
-        "stream"_a);
-  m.def("order_pairs", &bindings::order_pairs, "weights"_a, "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a, "stream"_a);
+        "counts"_a, "stream"_a);
+  m.def("order_pairs", &bindings::order_pairs, "weights"_a, "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a, "counts"_a, "stream"_a);
+  m.attr("ORDER_BLOCKS") = kernels::kOrderBlocks;
   m.def("norm_and_route", &bindings::norm_and_route, "x"_a, "norm_weight"_a, "eps"_a, "gate"_a, "renormalises"_a, "normed"_a, "weights"_a,
         "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a, "workspace"_a, "counters"_a, "stream"_a);
+  m.def("mix_experts", &bindings::mix_experts, "x"_a, "norm_weight"_a, "eps"_a, "gate"_a, "gate_up"_a, "down"_a, "top_k"_a,
+        "renormalises"_a, "logits"_a, "gated"_a, "stream"_a);
+  m.attr("MIX_TOKENS") = kernels::kMixTokens;
+  m.def("why_no_mix_experts", &kernels::why_no_mix_experts, "num_experts"_a, "top_k"_a, "hidden"_a, "inner"_a);
   m.def("run_experts", &bindings::run_experts, "x"_a, "gate_up"_a, "down"_a, "token_of_row"_a, "starts"_a, "columns"_a, "gated"_a,
         "out"_a, "stream"_a);
-  m.def("combine_experts", &bindings::combine_experts, "y"_a, "weights"_a, "row_of_pair"_a, "residual"_a, "norm_weight"_a.none(), "eps"_a,
+  m.def("expert_tiles", &bindings::expert_tiles, "x"_a, "gate_up"_a, "down"_a, "row_of_pair"_a, "starts"_a, "rows"_a, "gated"_a, "out"_a,
+        "stream"_a);
+  m.def("why_no_expert_tiles", &kernels::why_no_expert_tiles, "num_experts"_a, "hidden"_a, "inner"_a);
+  m.def("combine_experts", &bindings::combine_experts, "y"_a, "weights"_a, "row_of_pair"_a, "residual"_a.none(), "norm_weight"_a.none(), "eps"_a,
         "out"_a, "stream"_a);
   m.def("beam_join", &bindings::beam_join, "query"_a, "key"_a, "value"_a, "attended"_a, "lse"_a, "beam_key"_a, "beam_value"_a,
         "ancestors"_a, "scale"_a, "out"_a, "stream"_a);

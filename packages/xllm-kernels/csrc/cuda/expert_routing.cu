@@ -3,6 +3,8 @@
 #include <stdexcept>
 
 #include "async_copy.cuh"
+#include "expert_choice.cuh"
+#include "expert_order.h"
 #include "launch.h"
 #include "matrix.cuh"
 #include "xllm/kernels/cuda/experts.h"
@@ -10,72 +12,16 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-constexpr int kMostPerLane = kMaxExperts / 32;
 constexpr int kOneBlockTokens = 32;  // up to here one block chooses, too: a launch less
+constexpr int64_t kOneBlockPairs = 4096;  // up to here one block orders them
 constexpr int kHeldPairs = 4;        // pairs of a thread whose ranks stay in registers
 
-// Unsigned numbers in the order of floats.
-__device__ __forceinline__ uint32_t ordered(float v) {
-  const uint32_t bits = __float_as_uint(v);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-struct Choice {
-  int num_experts;
-  int top_k;
-  bool renormalises;
-};
-
-// One warp: the experts of one token. Lane l holds the logits of experts l, l + 32, ...
-__device__ void choose_experts(float (&logits)[kMostPerLane], const Choice& choice, float* weights, int32_t* experts, int lane) {
-  float largest = -INFINITY;
-#pragma unroll
-  for (int i = 0; i < kMostPerLane; ++i) {
-    if (lane + 32 * i >= choice.num_experts) logits[i] = -INFINITY;
-    largest = fmaxf(largest, logits[i]);
-  }
-#pragma unroll
-  for (int o = 16; o; o >>= 1) largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, o));
-  float total = 0.f;
-  uint32_t keys[kMostPerLane];
-#pragma unroll
-  for (int i = 0; i < kMostPerLane; ++i) {
-    total += __expf(logits[i] - largest);
-    keys[i] = lane + 32 * i < choice.num_experts ? max(ordered(logits[i]), 1u) : 0u;
-  }
-  total = warp_sum(total);
-  float mine = 0.f, chosen = 0.f;
-  int expert = 0;
-  for (int j = 0; j < choice.top_k; ++j) {
-    uint32_t key = 0;
-#pragma unroll
-    for (int i = 0; i < kMostPerLane; ++i) key = max(key, keys[i]);
-    key = __reduce_max_sync(0xffffffffu, key);
-    int index = kMaxExperts;
-    float logit = 0.f;
-#pragma unroll
-    for (int i = kMostPerLane - 1; i >= 0; --i) {
-      if (keys[i] == key) {
-        index = lane + 32 * i;
-        logit = logits[i];
-      }
-    }
-    const int first = __reduce_min_sync(0xffffffffu, index);
-    const float weight = __expf(__shfl_sync(0xffffffffu, logit, first % 32) - largest) / total;
-#pragma unroll
-    for (int i = 0; i < kMostPerLane; ++i) {
-      if (lane + 32 * i == first) keys[i] = 0;
-    }
-    chosen += weight;
-    if (lane == j) {
-      mine = weight;
-      expert = first;
-    }
-  }
-  if (lane < choice.top_k) {
-    weights[lane] = choice.renormalises ? mine / chosen : mine;
-    experts[lane] = expert;
-  }
+// One warp: chooses the experts of one token and writes them.
+__device__ __forceinline__ void choose_and_write(const float (&logits)[kMostPerLane], const Choice& choice, float* weights, int32_t* experts, int lane) {
+  const ChosenExpert mine = choose_experts(logits, choice, lane);
+  if (lane >= choice.top_k) return;
+  weights[lane] = mine.weight;
+  experts[lane] = mine.expert;
 }
 
 __device__ __forceinline__ void load_logits(float (&logits)[kMostPerLane], const __nv_bfloat16* row, int num_experts, int lane) {
@@ -138,8 +84,8 @@ __device__ void order_by_expert(const Routing& routing, int num_pairs, int top_k
 __device__ void choose_for_token(const RouteArgs& args, int64_t token, int lane) {
   float logits[kMostPerLane];
   load_logits(logits, static_cast<const __nv_bfloat16*>(args.logits) + token * args.num_experts, args.num_experts, lane);
-  choose_experts(logits, {args.num_experts, args.top_k, args.renormalises}, args.routing.weights + token * args.top_k,
-                 args.routing.experts + token * args.top_k, lane);
+  choose_and_write(logits, {args.num_experts, args.top_k, args.renormalises}, args.routing.weights + token * args.top_k,
+                   args.routing.experts + token * args.top_k, lane);
 }
 
 constexpr int kOrderThreads = 1024, kChooseThreads = 256, kRouterThreads = 256;
@@ -223,8 +169,8 @@ __global__ void __launch_bounds__(kRouterThreads) norm_and_route_kernel(const __
     for (int i = 0; i < kMostPerLane; ++i) {
       if (lane + 32 * i < args.num_experts) mine[i] = __ldcg(logits + lane + 32 * i);
     }
-    choose_experts(mine, {args.num_experts, args.top_k, args.renormalises}, args.routing.weights + token * args.top_k,
-                   args.routing.experts + token * args.top_k, lane);
+    choose_and_write(mine, {args.num_experts, args.top_k, args.renormalises}, args.routing.weights + token * args.top_k,
+                     args.routing.experts + token * args.top_k, lane);
   }
   if (gridDim.y == 1) {
     __threadfence_block();
@@ -251,7 +197,8 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_c
   }
   __syncthreads();
   const auto* y = static_cast<const __nv_bfloat16*>(args.y);
-  auto* residual = reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(args.residual) + token * args.size);
+  // Sums are added to the residual, or are the output where there is none.
+  auto* result = reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(args.residual == nullptr ? args.out : args.residual) + token * args.size);
   const int count = static_cast<int>(args.size / 8);
   float squares = 0.f;
   for (int i = blockIdx.y * blockDim.x + threadIdx.x; i < count; i += gridDim.y * blockDim.x) {
@@ -267,7 +214,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_c
         total[2 * p + 1] += weights[j] * a.y;
       }
     }
-    const uint4 old = residual[i];
+    const uint4 old = args.residual == nullptr ? make_uint4(0, 0, 0, 0) : result[i];
     const uint32_t pairs[4] = {old.x, old.y, old.z, old.w};
     uint32_t sum[4];
 #pragma unroll
@@ -277,7 +224,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_c
       const float2 b = unpack(sum[p]);
       squares += b.x * b.x + b.y * b.y;
     }
-    residual[i] = make_uint4(sum[0], sum[1], sum[2], sum[3]);
+    result[i] = make_uint4(sum[0], sum[1], sum[2], sum[3]);
   }
   if constexpr (NORM) {
     squares = warp_sum(squares);
@@ -290,7 +237,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_c
     auto* out = reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(args.out) + token * args.size);
     const auto* norm = static_cast<const uint4*>(args.norm_weight);
     for (int i = threadIdx.x; i < count; i += kCombineThreads) {
-      const uint4 v = residual[i], w = __ldg(norm + i);
+      const uint4 v = result[i], w = __ldg(norm + i);
       const auto scaled = [&](uint32_t a_pair, uint32_t b_pair) {
         const float2 a = unpack(a_pair), b = unpack(b_pair);
         return pack(a.x * scale * b.x, a.y * scale * b.y);
@@ -298,6 +245,17 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const __grid_c
       out[i] = make_uint4(scaled(v.x, w.x), scaled(v.y, w.y), scaled(v.z, w.z), scaled(v.w, w.w));
     }
   }
+}
+
+void order(const OrderPairsArgs& args, void* stream) {
+  const int64_t num_pairs = args.num_tokens * args.top_k;
+  if (num_pairs > kOneBlockPairs) return order_many(args.routing, args.counts, num_pairs, args.top_k, args.num_experts, stream);
+  RouteArgs chosen{};
+  chosen.routing = args.routing;
+  chosen.num_tokens = args.num_tokens;
+  chosen.num_experts = args.num_experts;
+  chosen.top_k = args.top_k;
+  launch(order_kernel<false>, "order_pairs", {dim3(1), kOrderThreads}, chosen, stream);
 }
 
 void check_choice(int num_experts, int top_k) {
@@ -311,25 +269,20 @@ void check_choice(int num_experts, int top_k) {
 
 void route(const RouteArgs& args, void* stream) {
   check_choice(args.num_experts, args.top_k);
-  if (args.num_tokens < 1 || args.num_tokens > (int64_t{1} << 26)) throw std::invalid_argument("route needs tokens");
+  if (args.num_tokens < 1 || args.num_tokens > (int64_t{1} << 25)) throw std::invalid_argument("route needs tokens");
   const bool is_small = args.num_tokens <= kOneBlockTokens;
   if (!is_small) {
     const auto blocks = static_cast<unsigned>((args.num_tokens + kChooseThreads / 32 - 1) / (kChooseThreads / 32));
     launch(choose_kernel, "choose_experts", {dim3(blocks), kChooseThreads}, args, stream);
   }
-  launch(is_small ? order_kernel<true> : order_kernel<false>, "route", {dim3(1), kOrderThreads}, args, stream);
+  if (is_small) return launch(order_kernel<true>, "route", {dim3(1), kOrderThreads}, args, stream);
+  order({args.routing, args.counts, args.num_tokens, args.num_experts, args.top_k}, stream);
 }
 
 void order_pairs(const OrderPairsArgs& args, void* stream) {
   check_choice(args.num_experts, args.top_k);
-  if (args.num_tokens < 1 || args.num_tokens > (int64_t{1} << 26)) throw std::invalid_argument("order_pairs needs tokens");
-  const RouteArgs chosen{.logits = nullptr,
-                         .routing = args.routing,
-                         .num_tokens = args.num_tokens,
-                         .num_experts = args.num_experts,
-                         .top_k = args.top_k,
-                         .renormalises = false};
-  launch(order_kernel<false>, "order_pairs", {dim3(1), kOrderThreads}, chosen, stream);
+  if (args.num_tokens < 1 || args.num_tokens > (int64_t{1} << 25)) throw std::invalid_argument("order_pairs needs tokens");
+  order(args, stream);
 }
 
 void norm_and_route(const NormAndRouteArgs& args, void* stream) {
@@ -345,6 +298,7 @@ void norm_and_route(const NormAndRouteArgs& args, void* stream) {
 void combine_experts(const CombineExpertsArgs& args, void* stream) {
   if (args.size <= 0 || args.size % 8 != 0) throw std::invalid_argument("the size of a row must be a multiple of 8");
   if (args.top_k < 1 || args.top_k > kMaxExpertsPerToken) throw std::invalid_argument("a token takes 1 to 16 experts");
+  if (args.residual == nullptr && args.norm_weight != nullptr) throw std::invalid_argument("combine_experts norms a residual only");
   if (args.num_tokens == 0) return;
   const auto tokens = static_cast<unsigned>(args.num_tokens);
   if (args.norm_weight != nullptr) {

@@ -24,6 +24,12 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address
                : "memory");
 }
 
+// Writes them there again.
+__device__ __forceinline__ void store_matrices(const uint32_t (&r)[4], uint32_t address) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

@@ -8,6 +8,8 @@ LINEAR_STREAM_MAX_BATCH: int
 TOP_K_MAX: int
 NORM_AND_ROUTE_MAX_TOKENS: int
 RUN_EXPERTS_MAX_ROWS: int
+MIX_TOKENS: int
+ORDER_BLOCKS: int
 QUANTISED_STREAM_MAX_BATCH: int
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor, stream: int) -> None: ...
@@ -86,10 +88,17 @@ def route(
     row_of_pair: Tensor,
     token_of_row: Tensor,
     starts: Tensor,
+    counts: Tensor,
     stream: int,
 ) -> None: ...
 def order_pairs(
-    weights: Tensor, experts: Tensor, row_of_pair: Tensor, token_of_row: Tensor, starts: Tensor, stream: int
+    weights: Tensor,
+    experts: Tensor,
+    row_of_pair: Tensor,
+    token_of_row: Tensor,
+    starts: Tensor,
+    counts: Tensor,
+    stream: int,
 ) -> None: ...
 def norm_and_route(
     x: Tensor,
@@ -107,6 +116,32 @@ def norm_and_route(
     counters: Tensor,
     stream: int,
 ) -> None: ...
+def mix_experts(
+    x: Tensor,
+    norm_weight: Tensor,
+    eps: float,
+    gate: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    top_k: int,
+    renormalises: bool,
+    logits: Tensor,
+    gated: Tensor,
+    stream: int,
+) -> None: ...
+def why_no_mix_experts(num_experts: int, top_k: int, hidden: int, inner: int) -> str | None: ...
+def expert_tiles(
+    x: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    row_of_pair: Tensor,
+    starts: Tensor,
+    rows: Tensor,
+    gated: Tensor,
+    out: Tensor,
+    stream: int,
+) -> None: ...
+def why_no_expert_tiles(num_experts: int, hidden: int, inner: int) -> str | None: ...
 def run_experts(
     x: Tensor,
     gate_up: Tensor,
@@ -122,7 +157,7 @@ def combine_experts(
     y: Tensor,
     weights: Tensor,
     row_of_pair: Tensor,
-    residual: Tensor,
+    residual: Tensor | None,
     norm_weight: Tensor | None,
     eps: float,
     out: Tensor,

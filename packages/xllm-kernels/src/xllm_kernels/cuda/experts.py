@@ -16,9 +16,15 @@ from xllm_kernels.cuda.ops import current_stream, silu_and_mul
 
 NORM_AND_ROUTE_MAX_TOKENS: int = _C_cuda.NORM_AND_ROUTE_MAX_TOKENS
 """Tokens that `norm_and_route` takes at most."""
+MIX_TOKENS: int = _C_cuda.MIX_TOKENS
+"""Tokens that `mix_experts` takes at most."""
+MIXED_TOKENS = 2
+"""Up to how many it is the faster way (H200): steps of qwen3-30b-a3b take 2.77 ms for 2.89 at 1, 3.67 for 3.75 at 2, 6.1 for 5.5 at 4."""
 RUN_EXPERTS_MAX_ROWS: int = _C_cuda.RUN_EXPERTS_MAX_ROWS
 STREAMED_ROWS_OF_EXPERT = 12
-"""Mean rows of an expert up to which its weights' way through memory takes longer than their products."""
+"""Mean rows of an expert up to which `run_experts` streams faster than torch multiplies (H200)."""
+STREAMED_ROWS_BESIDE_TILES = 7
+"""The same beside `expert_tiles`: 305 and 310 us at 4 rows each of 128 experts of 2048 x 768, 319 and 312 at 8, 441 and 314 at 12."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,7 @@ def route(logits: torch.Tensor, top_k: int, *, renormalises: bool) -> Routing:
         routing.row_of_pair,
         routing.token_of_row,
         routing.starts,
+        torch.empty(_C_cuda.ORDER_BLOCKS * len(routing.starts[1:]), dtype=torch.int32, device=routing.starts.device),
         current_stream(),
     )
     return routing
@@ -88,6 +95,7 @@ def routing_of(weights: torch.Tensor, experts: torch.Tensor, num_experts: int) -
         routing.row_of_pair,
         routing.token_of_row,
         routing.starts,
+        torch.empty(_C_cuda.ORDER_BLOCKS * len(routing.starts[1:]), dtype=torch.int32, device=routing.starts.device),
         current_stream(),
     )
     return routing
@@ -125,32 +133,89 @@ def norm_and_route(
     return normed, routing
 
 
+def why_no_mix_experts(num_experts: int, top_k: int, hidden: int, inner: int) -> str | None:
+    """Why `mix_experts` does not serve these sizes; None when it does."""
+    return _C_cuda.why_no_mix_experts(num_experts, top_k, hidden, inner)
+
+
+def mix_experts(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    eps: float,
+    gate: torch.Tensor,
+    stacks: tuple[torch.Tensor, torch.Tensor],
+    top_k: int,
+    *,
+    renormalises: bool,
+) -> None:
+    """x [T, H] += the mixture of rms_norm(x): router, choice, products and weighted sum in three kernels; T at most `MIX_TOKENS`.
+
+    gate [E, H]; stacks: gate_up [E, 2 I, H] and down [E, H, I].
+    """
+    num_tokens, num_experts, inner = len(x), len(gate), stacks[1].shape[2]
+    _C_cuda.mix_experts(
+        x,
+        norm_weight,
+        eps,
+        gate,
+        *stacks,
+        top_k,
+        renormalises,
+        torch.empty(num_tokens * (num_experts + 1), dtype=torch.float32, device=x.device),
+        x.new_empty(min(num_experts, num_tokens * top_k) * num_tokens, inner),
+        current_stream(),
+    )
+
+
 def run_experts(
     x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, routing: Routing, *, columns: int = 0
 ) -> torch.Tensor:
     """Return [P, H], row by row: down[e] (silu(gate[e] x[t]) * (up[e] x[t])) of each pair's expert e and token t.
 
     x [T, H]; gate_up [E, 2 I, H], the gate first; down [E, H, I]. Few rows of each expert stream its weights through a kernel of our
-    own, `columns` (8, 16, 32; 0 chooses) at a time; many go to torch's grouped product.
+    own, `columns` (8, 16, 32; 0 chooses) at a time; many go to `expert_tiles`, or where that does not serve to torch's grouped product.
     """
     num_rows, inner = len(routing.token_of_row), down.shape[2]
-    if num_rows > min(RUN_EXPERTS_MAX_ROWS, STREAMED_ROWS_OF_EXPERT * len(down)):
-        return _grouped(x, gate_up, down, routing)
+    has_tiles = why_no_expert_tiles(*down.shape) is None
+    streamed_rows = STREAMED_ROWS_BESIDE_TILES if has_tiles else STREAMED_ROWS_OF_EXPERT
+    if num_rows > min(RUN_EXPERTS_MAX_ROWS, streamed_rows * len(down)):
+        return (expert_tiles if has_tiles else _grouped)(x, gate_up, down, routing)
     gated = torch.empty((num_rows, inner), dtype=x.dtype, device=x.device)
     out = torch.empty((num_rows, x.shape[1]), dtype=x.dtype, device=x.device)
     _C_cuda.run_experts(x, gate_up, down, routing.token_of_row, routing.starts, columns, gated, out, current_stream())
     return out
 
 
+def why_no_expert_tiles(num_experts: int, hidden: int, inner: int) -> str | None:
+    """Why `expert_tiles` does not serve weights of these sizes; None when it does."""
+    return _C_cuda.why_no_expert_tiles(num_experts, hidden, inner)
+
+
+def expert_tiles(x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, routing: Routing) -> torch.Tensor:
+    """Return what `run_experts` returns, by tensor cores over tiles of 128 rows of an expert: for many rows of each."""
+    rows = x.new_empty(len(routing.token_of_row), x.shape[1])
+    gated = x.new_empty(len(rows), down.shape[2])
+    _C_cuda.expert_tiles(
+        x.contiguous(), gate_up, down, routing.row_of_pair, routing.starts, rows, gated, rows, current_stream()
+    )
+    return rows
+
+
 def combine_experts(
     y: torch.Tensor,
     routing: Routing,
-    residual: torch.Tensor,
+    residual: torch.Tensor | None = None,
     norm_weight: torch.Tensor | None = None,
     eps: float = 0.0,
 ) -> torch.Tensor:
-    """residual [T, H] += each token's weighted sum over the rows of `y` [P, H]; return rms_norm(residual), or residual without a norm."""
-    out = residual if norm_weight is None else torch.empty_like(residual)
+    """residual [T, H] += each token's weighted sum over the rows of `y` [P, H]; return rms_norm(residual), or residual without a norm.
+
+    Without a residual: return the sums alone.
+    """
+    if residual is None:
+        out = y.new_empty(len(routing.weights), y.shape[1])
+    else:
+        out = residual if norm_weight is None else torch.empty_like(residual)
     _C_cuda.combine_experts(y, routing.weights, routing.row_of_pair, residual, norm_weight, eps, out, current_stream())
     return out
 

@@ -176,7 +176,7 @@ class CUDAExperts:
         """See `ExpertOperations.forward`."""
         routing = self._experts.route(logits, self._sizes.top_k, renormalises=self._sizes.renormalises)
         y = self._experts.run_experts(x, gate_up, down, routing)
-        return self._experts.combine_experts(y, routing, torch.zeros_like(x))
+        return self._experts.combine_experts(y, routing)
 
     def mix(
         self,

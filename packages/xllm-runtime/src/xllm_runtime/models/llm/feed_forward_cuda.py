@@ -118,10 +118,19 @@ class SparseFeedForward:
         self._mlp, self._sizes, self._experts, self._ops = mlp, mlp.sizes, experts, ops
         self._workspace = decode.shared_workspace(mlp.gate.device)
         self._can_fuse_routing = mlp.sizes.hidden_size % 256 == 0
-        self.streamed_rows = 8 if self._can_fuse_routing else 0
+        why_no_mix = experts.why_no_mix_experts(
+            mlp.sizes.num_experts, mlp.sizes.top_k, mlp.sizes.hidden_size, mlp.sizes.intermediate_size
+        )
+        self._mixed_rows = experts.MIXED_TOKENS if why_no_mix is None else 0
+        self.streamed_rows = 8 if self._can_fuse_routing else self._mixed_rows
 
     def stream(self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> None:
-        """See `DecodeFeedForward.stream`: four kernels."""
+        """See `DecodeFeedForward.stream`: three kernels, or four."""
+        if len(hidden) <= self._mixed_rows:
+            top_k, renormalises = self._sizes.top_k, self._sizes.renormalises
+            gate, stacks = self._mlp.gate, self._mlp.stacks
+            self._experts.mix_experts(hidden, norm_weight, eps, gate, stacks, top_k, renormalises=renormalises)
+            return
         normed, routing = self._norm_and_route(hidden, norm_weight, eps)
         y = self._experts.run_experts(normed, *self._mlp.stacks, routing)
         self._experts.combine_experts(y, routing, hidden)
