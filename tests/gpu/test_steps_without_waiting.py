@@ -69,7 +69,7 @@ def test_steps_wait_for_nothing(watched):
     with LLM(str(folder), **options) as llm:
         llm.generate(PROMPTS, requests(), use_tqdm=False)  # sizes are met, and captured
         is_on.append(True)
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
             found = llm.generate(PROMPTS, requests(), use_tqdm=False)
     assert errors == []
     assert [output.error for output in found] == [None] * len(PROMPTS)
