@@ -30,7 +30,8 @@ def adjust_after_penalties(logits: torch.Tensor, rows: SamplingRows) -> None:
         biases = np.concatenate([bias for _, _, bias in rows.logit_bias])
         logits[index] += upload([biases], logits.device)[0]
     if rows.banned:
-        logits[_index(logits, rows.banned)] = -torch.inf
+        # A number on the right would be copied from the host, and waited for.
+        logits.index_put_(_index(logits, rows.banned), logits.new_full((), -torch.inf))
     if rows.allowed is not None:
         _bar_all_but(logits, rows.allowed)
 
