@@ -34,7 +34,7 @@ from gpu import MODELS
 from xllm_framework.batch import ForwardInput, ForwardInputBuilder
 from xllm_runtime import LLM, SamplingParams
 from xllm_runtime.executor.cuda_graph_decode import CapturedDecode
-from xllm_runtime.executor.cuda_graph_output import DeviceOutput
+from xllm_runtime.executor.cuda_graph_output import DeviceOutput, SampledOutput
 from xllm_runtime.executor.cuda_graph_prompts import PromptGraphs
 from xllm_runtime.master.loop import EngineLoop
 from xllm_runtime.worker.llm import LLMWorker
@@ -59,6 +59,7 @@ WATCHED = (
     (CapturedDecode, "capture", "capture a decode step"),
     (PromptGraphs, "capture", "capture prompts"),
     (DeviceOutput, "wait", "wait for a step"),
+    (SampledOutput, "wait", "wait for a step"),
     (EngineLoop, "_finish", "hand outputs out"),
     (EngineLoop, "_take_messages", "take messages"),
 )

@@ -26,6 +26,17 @@ def test_widening_the_inner_layer_changes_no_result(names: tuple[str, ...], has_
     torch.testing.assert_close(mlp(x), expected)
 
 
+def test_the_inner_layer_is_on_the_device_of_its_rows() -> None:
+    """Whatever device that is: memory that is used again is a CPU's alone."""
+    with torch.device("meta"):
+        mlp = VisionMLP(
+            12, 21, ("gate_proj", "up_proj", "down_proj"), ACTIVATIONS["silu"], torch.float32, torch_operations
+        )
+        y = mlp(torch.empty(5, 12))
+    assert y.shape == (5, 12)
+    assert y.device.type == "meta"
+
+
 @pytest.mark.parametrize("lengths", [[3], [1, 4, 4, 4, 9], [5, 2, 5]], ids=str)
 def test_rows_see_their_own_segment_alone(lengths: list[int]) -> None:
     torch.manual_seed(0)

@@ -40,17 +40,6 @@ void linear_stream(Handle x_object, Handle weight_object, Handle norm_weight_obj
                         as_stream(stream));
 }
 
-namespace {
-
-// Room for sums of squares of rows of `width` numbers in tiles of 64, or nullptr for None.
-float* next_squares_of(Handle object, int64_t width) {
-  const RowSquares squares = squares_of(object, "next_squares");
-  if (squares.memory != nullptr && squares.parts != width / 64) fail("next_squares must have a row for every 64 outputs of weight");
-  return squares.memory;
-}
-
-}  // namespace
-
 void linear_batch(Handle x_object, Handle weight_object, Handle bias_object, int epilogue, Handle squares_object, double eps,
                   Handle next_norm_object, Handle next_x_object, Handle next_squares_object, Handle out_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), weight(weight_object, "weight"), out(out_object, "out");
@@ -66,7 +55,6 @@ void linear_batch(Handle x_object, Handle weight_object, Handle bias_object, int
   out.expect_size(1, gated ? n / 2 : n, "the outputs of weight");
   if (next_norm_object.is_none() != next_x_object.is_none() || next_norm_object.is_none() != next_squares_object.is_none())
     fail("next_norm, next_x and next_squares go together");
-  const RowSquares squares = squares_of(squares_object, "squares");
   device::linear_batch({.x = x.memory(),
                         .weight = weight.memory(),
                         .bias = optional_vector(bias_object, "bias", n, scalar),
@@ -76,12 +64,11 @@ void linear_batch(Handle x_object, Handle weight_object, Handle bias_object, int
                         .k = static_cast<int>(k),
                         .epilogue = static_cast<device::Epilogue>(epilogue),
                         .type = type,
-                        .squares = squares.memory,
-                        .num_squares = squares.parts,
+                        .squares = squares_of(squares_object, "squares", k),
                         .eps = static_cast<float>(eps),
                         .next_norm = optional_vector(next_norm_object, "next_norm", n, scalar),
                         .next_x = optional_matrix(next_x_object, "next_x", x.size(0), n, scalar),
-                        .next_squares = next_squares_of(next_squares_object, n)},
+                        .next_squares = squares_of(next_squares_object, "next_squares", n)},
                        as_stream(stream));
 }
 

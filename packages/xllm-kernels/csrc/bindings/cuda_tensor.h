@@ -72,19 +72,16 @@ inline void* optional_matrix(nanobind::handle object, const char* name, int64_t 
   return matrix.memory();
 }
 
-// Parts of the sums of squares of up to 32 rows, [parts, 32] in float32; none for None.
-struct RowSquares {
-  float* memory = nullptr;
-  int parts = 0;
-};
-inline RowSquares squares_of(nanobind::handle object, const char* name) {
-  if (object.is_none()) return {};
+// Parts of the sums of squares of up to 32 rows of `width` numbers, [width / 64, 32] in float32, or nullptr for None.
+inline float* squares_of(nanobind::handle object, const char* name, int64_t width) {
+  if (object.is_none()) return nullptr;
   const DeviceTensor squares(object, name);
   squares.expect_scalar(Scalar::float32);
   squares.expect_dims(2);
+  squares.expect_size(0, width / 64, "the pieces of 64 of a row");
   squares.expect_size(1, 32, "the rows that are normed at most");
   squares.expect_dense_from(0);
-  return {static_cast<float*>(squares.memory()), static_cast<int>(squares.size(0))};
+  return static_cast<float*>(squares.memory());
 }
 
 // [T, heads, head_dim], dense within a row.

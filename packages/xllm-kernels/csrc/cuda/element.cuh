@@ -56,6 +56,8 @@ __device__ __forceinline__ uint4 weigh_piece(uint4 x, uint4 weight, float& squar
                     weigh_pair<Element>(x.z, weight.z, squares), weigh_pair<Element>(x.w, weight.w, squares));
 }
 
+__device__ __forceinline__ float silu_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
+
 // What a product of weighed numbers is multiplied by, from the sum of the row's squares.
 template <class Element>
 __device__ __forceinline__ float norm_scale(float squares, int size, float eps) {

@@ -23,11 +23,6 @@ struct RouterParameters {
   float eps;
 };
 
-__device__ __forceinline__ float squares_of_piece(const uint4& v) {
-  const float2 a = unpack(v.x), b = unpack(v.y), c = unpack(v.z), d = unpack(v.w);
-  return a.x * a.x + a.y * a.y + b.x * b.x + b.y * b.y + c.x * c.x + c.y * c.y + d.x * d.x + d.y * d.y;
-}
-
 // A block computes the logits of 16 experts for all tokens, its warps share K; the gate's pieces have come before the tokens have.
 __global__ void __launch_bounds__(kRouterThreads) router_logits_kernel(const __grid_constant__ RouterParameters args) {
   __shared__ float sums[kRouterWarps][16][kMixTokens + 1], all_squares[kRouterWarps][kMixTokens];
@@ -51,8 +46,7 @@ __global__ void __launch_bounds__(kRouterThreads) router_logits_kernel(const __g
   for (int i = 0; i < kMostChunks; ++i) {
     if (warp + i * kRouterWarps >= chunks) break;
     uint4 x = *reinterpret_cast<const uint4*>(row + column_of_chunk(warp + i * kRouterWarps, t));
-    squares += squares_of_piece(x);
-    x = multiply_pieces(x, norm[i]);
+    x = weigh_piece<BFloat16Element>(x, norm[i], squares);
     multiply_add(products, low[i].x, high[i].x, low[i].y, high[i].y, x.x, x.y);
     multiply_add(products, low[i].z, high[i].z, low[i].w, high[i].w, x.z, x.w);
   }
@@ -85,13 +79,6 @@ using GateSmall = MixShape<2, 64, 2, 8, false>;
 using DownWhole = MixShape<1, 768, 8, 3, true>;
 using Down = MixShape<1, 256, 8, 8, true>;
 using DownSmall = MixShape<1, 64, 2, 16, true>;
-
-int num_multiprocessors() {
-  int device = 0, count = 0;
-  check(cudaGetDevice(&device), "mix_experts");
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "mix_experts");
-  return count;
-}
 
 template <class Shape>
 void run_gate(const MixParameters& parameters, void* stream) {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "async_copy.cuh"
+#include "element.cuh"
 #include "expert_choice.cuh"
 #include "matrix.cuh"
 #include "tensor_map.h"
@@ -183,15 +184,6 @@ __device__ __forceinline__ void copy_tokens(const MixParameters& args, __nv_bflo
   }
 }
 
-__device__ __forceinline__ uint32_t multiply_pairs(uint32_t a, uint32_t b) {
-  const float2 p = unpack(a), q = unpack(b);
-  return pack(p.x * q.x, p.y * q.y);
-}
-
-__device__ __forceinline__ uint4 multiply_pieces(const uint4& a, const uint4& b) {
-  return make_uint4(multiply_pairs(a.x, b.x), multiply_pairs(a.y, b.y), multiply_pairs(a.z, b.z), multiply_pairs(a.w, b.w));
-}
-
 // Multiplies them by the norm's weight, each thread what it brought.
 template <class Shape>
 __device__ __forceinline__ void weigh_tokens(const MixParameters& args, __nv_bfloat16* resident) {
@@ -200,7 +192,8 @@ __device__ __forceinline__ void weigh_tokens(const MixParameters& args, __nv_bfl
     const uint4 w = __ldg(reinterpret_cast<const uint4*>(args.norm_weight) + c);
     for (int b = 0; b < args.num_tokens; ++b) {
       auto* piece = reinterpret_cast<uint4*>(resident + b * (args.k + 8) + c * 8);
-      *piece = multiply_pieces(*piece, w);
+      float squares = 0.f;  // the router's business
+      *piece = weigh_piece<BFloat16Element>(*piece, w, squares);
     }
   }
 }
@@ -213,7 +206,7 @@ __device__ __forceinline__ void write_gated(const MixParameters& args, const Mix
     const int row = i % 16, token = i / 16;
     if ((tokens >> token & 1) == 0) continue;
     const float gate = mix_total(memory, row, token) * scales[token], up = mix_total(memory, 16 + row, token) * scales[token];
-    args.gated[(int64_t{listed} * args.num_tokens + token) * args.n + row0 + row] = __float2bfloat16(gate / (1.f + __expf(-gate)) * up);
+    args.gated[(int64_t{listed} * args.num_tokens + token) * args.n + row0 + row] = __float2bfloat16(silu_times(gate, up));
   }
 }
 

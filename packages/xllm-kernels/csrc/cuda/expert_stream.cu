@@ -27,13 +27,6 @@ using Wider = ExpertShape<2, 2, 1, 8, 256, 4>;   // 16
 using Widest = ExpertShape<2, 4, 2, 4, 256, 4>;  // 32
 using Small = ExpertShape<2, 1, 1, 2, 64, 8>;    // K no multiple of 256
 
-int num_multiprocessors() {
-  int device = 0, count = 0;
-  check(cudaGetDevice(&device), "run_experts");
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "run_experts");
-  return count;
-}
-
 template <class Shape>
 bool fits(int n, int k, int resident) {
   return n % Shape::kRows == 0 && k % Shape::kKc == 0 && Shape::bytes(k, resident) + kStaticBytes <= kMaxSharedBytes;

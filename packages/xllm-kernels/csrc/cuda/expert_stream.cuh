@@ -9,6 +9,7 @@
 #pragma once
 
 #include "async_copy.cuh"
+#include "element.cuh"
 #include "matrix.cuh"
 #include "tensor_map.h"
 #include "xllm/kernels/cuda/experts.h"
@@ -196,7 +197,7 @@ __device__ __forceinline__ void finish_unit(const ExpertParameters& args, const 
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       v[r] = total(row + r, b);
-      if constexpr (GATED) v[r] = v[r] / (1.f + __expf(-v[r])) * total(kOutRows + row + r, b);
+      if constexpr (GATED) v[r] = silu_times(v[r], total(kOutRows + row + r, b));
     }
     *reinterpret_cast<uint32_t*>(args.out + static_cast<size_t>(group.first + b) * args.n + tile * kOutRows + row) = pack(v[0], v[1]);
   }

@@ -32,13 +32,6 @@ __global__ void __launch_bounds__(kSpreadThreads) spread_kernel(const __grid_con
   }
 }
 
-int num_multiprocessors() {
-  int device = 0, count = 0;
-  check(cudaGetDevice(&device), "expert_tiles");
-  check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "expert_tiles");
-  return count;
-}
-
 template <bool GATED>
 void run(const TileParameters& parameters, void* stream) {
   allow_shared_bytes(expert_tiles_kernel<GATED>, TileShape::kBytes, "expert_tiles");

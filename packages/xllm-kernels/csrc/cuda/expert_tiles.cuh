@@ -103,8 +103,6 @@ __device__ __forceinline__ void write_outputs(unsigned char* buffer, __nv_bfloat
   __syncwarp();
 }
 
-__device__ __forceinline__ float silu_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
-
 template <bool GATED>
 __device__ __forceinline__ void multiply_tiles(const TileParameters& args, unsigned char* stages, unsigned char* buffer, uint64_t* full,
                                                uint64_t* empty, TileCursor at, int group, int warp, int lane) {

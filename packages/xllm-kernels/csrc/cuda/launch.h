@@ -12,6 +12,17 @@ inline void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
+// Multiprocessors of the current device; once a process is enough for one device.
+inline int num_multiprocessors() {
+  static const int count = [] {
+    int device = 0, found = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    check(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
+    return found;
+  }();
+  return count;
+}
+
 struct LaunchShape {
   dim3 grid;
   int threads;

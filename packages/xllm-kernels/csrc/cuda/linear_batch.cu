@@ -44,7 +44,6 @@ void run(const LinearBatchArgs& args, Division division, void* stream) {
       division.splits,
       args.epilogue == Epilogue::add_residual,
       args.squares,
-      args.num_squares,
       args.eps,
       static_cast<const T*>(args.next_norm),
       static_cast<T*>(args.next_x),

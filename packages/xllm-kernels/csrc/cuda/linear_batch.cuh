@@ -33,8 +33,7 @@ struct BatchParameters {
   int k;
   int splits;          // S
   bool adds;           // to what out holds
-  const float* squares;               // [parts, kNormedRows], or null: x has been normed, or needs no norm
-  int num_squares;                    // parts
+  const float* squares;               // [K / 64, kNormedRows], or null: x has been normed, or needs no norm
   float eps;
   const T* next_norm;                 // [N], or null: nothing more is left
   T* next_x;                          // [B, N]
@@ -55,7 +54,7 @@ struct RowSquares {
       const int group = i / kRows, row = i % kRows;
       float sum = 0.f;
       if (row < args.batch) {
-        for (int part = group; part < args.num_squares; part += kGroups) sum += args.squares[part * kRows + row];
+        for (int part = group; part < args.k / 64; part += kGroups) sum += args.squares[part * kRows + row];
       }
       shares[group][row] = sum;
     }
@@ -150,8 +149,6 @@ __device__ __forceinline__ void total_of_eight(const typename Shape::Parameters&
   for (int s = 0; s < args.splits; ++s) add_eight(v, load_from_cluster(address, s), load_from_cluster(address + 16, s));
 }
 
-__device__ __forceinline__ float gate_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
-
 // Leaves eight numbers of row `b` for the next norm; the eight threads of neighbouring numbers of the row call it together.
 template <class Shape>
 __device__ __forceinline__ void leave_for_norm(const typename Shape::Parameters& args, uint4 v, int b, int column) {
@@ -186,7 +183,7 @@ __device__ __forceinline__ void write_rows(const typename Shape::Parameters& arg
       float up[8];
       total_of_eight<Shape>(args, sums, b, kOutRows + row, up);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) v[e] = gate_times(v[e] * scale, up[e] * scale);
+      for (int e = 0; e < 8; ++e) v[e] = silu_times(v[e] * scale, up[e] * scale);
     } else {
 #pragma unroll
       for (int e = 0; e < 8; ++e) v[e] *= scale;

@@ -290,7 +290,7 @@ __device__ __forceinline__ void finish_tile(const typename Shape::Parameters& ar
     if constexpr (EPI == Epilogue::silu_and_mul) {
       const float up = total(kOutRows + row, b) * scale;
       args.out[static_cast<size_t>(b) * (args.n / 2) + tile * kOutRows + row] =
-          Element::narrow(sum / (1.f + __expf(-sum)) * up);
+          Element::narrow(silu_times(sum, up));
     } else {
       const int column = tile * kRows + row;
       typename Shape::T* out = args.out + static_cast<size_t>(b) * args.n + column;

@@ -10,16 +10,6 @@ namespace {
 
 constexpr int kRoundsASequence = 4;  // items of each block from which on one sequence at a time keeps all busy
 
-int num_multiprocessors() {
-  static const int count = [] {
-    int device = 0, found = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    check(cudaDeviceGetAttribute(&found, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-    return found;
-  }();
-  return count;
-}
-
 // Rows of a box: as many keys as lie one after the other, a tile at most.
 int box_keys_of(int block_size) {
   int box = kTileKeys;

@@ -27,16 +27,6 @@ struct Cut {
   int blocks_per_processor = 1;
 };
 
-int num_processors() {
-  static const int found = [] {
-    int device = 0, count = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "cudaDeviceGetAttribute");
-    return count;
-  }();
-  return found;
-}
-
 int num_boxes(const QuantisedStreamArgs& args) {
   const int columns = args.kind == WeightKind::int4 ? 256 : 128;
   return (args.k + columns - 1) / columns;
@@ -88,7 +78,7 @@ bool serves(const QuantisedStreamArgs& args, const Cut& cut) {
 // Nanoseconds, as measured on an H200: a stage takes its latency and its bytes, in int4 the work on its rows; slices meet at a price, more
 // with more rows; x that stays resident costs a barrier a tile. Two blocks a multiprocessor hide half of each other's latency.
 double estimate(const QuantisedStreamArgs& args, const Cut& cut) {
-  const int rows = 16 * cut.row_tiles, units = args.n / rows * cut.splits, places = num_processors() * cut.blocks_per_processor;
+  const int rows = 16 * cut.row_tiles, units = args.n / rows * cut.splits, places = num_multiprocessors() * cut.blocks_per_processor;
   const int shares = (units + places - 1) / places, boxes = num_boxes(args) / cut.splits;
   const int steps = (boxes + stage_boxes(cut) - 1) / stage_boxes(cut);
   const double bytes = quantised_stage_bytes(cut.row_tiles, cut.column_tiles, cut.stages_x, args.kind);
@@ -103,7 +93,7 @@ double estimate(const QuantisedStreamArgs& args, const Cut& cut) {
 // Two blocks a multiprocessor only where there would be two tiles for some of one.
 bool suits_two_blocks(const QuantisedStreamArgs& args, const Cut& cut) {
   const int tiles = args.n / (16 * cut.row_tiles);
-  return cut.column_tiles == 1 && cut.splits == 1 && tiles > num_processors() && tiles <= 2 * num_processors();
+  return cut.column_tiles == 1 && cut.splits == 1 && tiles > num_multiprocessors() && tiles <= 2 * num_multiprocessors();
 }
 
 Cut choose(const QuantisedStreamArgs& args) {
@@ -135,7 +125,7 @@ int direct_depth(const QuantisedStreamArgs& args) {
   if (args.configuration == 2 || args.configuration == 4) return args.configuration;
   const int most = args.kind == WeightKind::int4 ? 4 : kDirectMaxBatch;
   if (args.configuration != 0 || args.batch > most || !quantised_direct_serves(args)) return 0;
-  return args.n / 16 <= 2 * num_processors() || args.batch > 4 ? 4 : 2;
+  return args.n / 16 <= 2 * num_multiprocessors() || args.batch > 4 ? 4 : 2;
 }
 
 }  // namespace
@@ -196,7 +186,7 @@ void quantised_stream(const QuantisedStreamArgs& args, void* stream) {
   launch.row_tiles = cut.row_tiles;
   launch.column_tiles = cut.column_tiles;
   launch.stages_x = cut.stages_x;
-  launch.blocks = std::min(num_processors() * cut.blocks_per_processor, units);
+  launch.blocks = std::min(num_multiprocessors() * cut.blocks_per_processor, units);
   launch.shared_bytes = fixed_bytes(args, cut) + stages * stage_bytes + sets * partial_bytes(args, cut);
   launch.type = args.type;
   switch (args.kind) {

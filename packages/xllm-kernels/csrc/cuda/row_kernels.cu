@@ -131,9 +131,8 @@ __global__ void __launch_bounds__(WARPS == 1 ? 128 : WARPS * 32) add_rms_norm_ke
   pieces.each([&](int p, int i) { x[i] = scaled<Element>(pieces.x[p], pieces.weight[p], scale); });
 }
 
-__device__ __forceinline__ float silu_times(float gate, float up) { return gate / (1.f + __expf(-gate)) * up; }
 template <class Element>
-__device__ __forceinline__ uint32_t silu_times(uint32_t gate, uint32_t up) {
+__device__ __forceinline__ uint32_t silu_times_pair(uint32_t gate, uint32_t up) {
   const float2 a = Element::widen_pair(gate), b = Element::widen_pair(up);
   return Element::narrow_pair(silu_times(a.x, b.x), silu_times(a.y, b.y));
 }
@@ -146,8 +145,8 @@ __global__ void silu_and_mul_kernel(const __grid_constant__ SiluAndMulArgs args)
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= args.size / kVector) return;
   const uint4 gate = vectors(args.x, row * 2 * args.size)[i], up = vectors(args.x, (row * 2 + 1) * args.size)[i];
-  vectors(args.out, row * args.size)[i] = make_uint4(silu_times<Element>(gate.x, up.x), silu_times<Element>(gate.y, up.y),
-                                                     silu_times<Element>(gate.z, up.z), silu_times<Element>(gate.w, up.w));
+  vectors(args.out, row * args.size)[i] = make_uint4(silu_times_pair<Element>(gate.x, up.x), silu_times_pair<Element>(gate.y, up.y),
+                                                     silu_times_pair<Element>(gate.z, up.z), silu_times_pair<Element>(gate.w, up.w));
 }
 
 // V neighbouring numbers, one load.

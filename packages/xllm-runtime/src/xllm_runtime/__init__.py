@@ -5,8 +5,9 @@ Names are imported when they are first asked for: importing this package imports
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from xllm_framework.lazy_names import names_from
 
 if TYPE_CHECKING:
     from xllm_framework.request import RequestOutput, SamplingParams
@@ -14,15 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["LLM", "EmbeddingOutput", "RequestOutput", "SamplingParams"]
 
-_HOMES = {
-    "LLM": "xllm_runtime.llm",
-    "EmbeddingOutput": "xllm_runtime.llm",
-    "RequestOutput": "xllm_framework.request",
-    "SamplingParams": "xllm_framework.request",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = names_from(
+    __name__,
+    {
+        "LLM": "xllm_runtime.llm",
+        "EmbeddingOutput": "xllm_runtime.llm",
+        "RequestOutput": "xllm_framework.request",
+        "SamplingParams": "xllm_framework.request",
+    },
+)

@@ -5,8 +5,9 @@ Names are imported when they are first asked for: where a model lies is found be
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from xllm_framework.lazy_names import names_from
 
 if TYPE_CHECKING:
     from xllm_framework.model.loading import load_model_args, open_gguf
@@ -15,17 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ModelArgs", "ModelFiles", "RopeScaling", "load_model_args", "open_gguf", "resolve_model"]
 
-_HOMES = {
-    "ModelArgs": "xllm_framework.model.model_args",
-    "ModelFiles": "xllm_framework.model.source",
-    "RopeScaling": "xllm_framework.model.model_args",
-    "load_model_args": "xllm_framework.model.loading",
-    "open_gguf": "xllm_framework.model.loading",
-    "resolve_model": "xllm_framework.model.source",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = names_from(
+    __name__,
+    {
+        "ModelArgs": "xllm_framework.model.model_args",
+        "ModelFiles": "xllm_framework.model.source",
+        "RopeScaling": "xllm_framework.model.model_args",
+        "load_model_args": "xllm_framework.model.loading",
+        "open_gguf": "xllm_framework.model.loading",
+        "resolve_model": "xllm_framework.model.source",
+    },
+)

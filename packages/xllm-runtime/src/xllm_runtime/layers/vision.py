@@ -150,7 +150,7 @@ class VisionMLP(nn.Module):
             rows = self.first(x)
             if self._activation is F.silu:
                 shape = (len(rows), rows.shape[1] // 2)
-                out = None if x.is_cuda else WORKSPACE.take("activated", shape, x.dtype)
+                out = WORKSPACE.take("activated", shape, x.dtype) if x.device.type == "cpu" else None
                 return self._operations.silu_and_mul(rows, out)
             gate, up = rows.chunk(2, -1)
             gated: torch.Tensor = self._activation(gate) * up

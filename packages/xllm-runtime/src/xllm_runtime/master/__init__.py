@@ -5,8 +5,9 @@ Names are imported when they are first asked for; none of them imports torch.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from xllm_framework.lazy_names import names_from
 
 if TYPE_CHECKING:
     from xllm_runtime.master.chat_input import ChatInput
@@ -16,15 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ChatInput", "LLMMaster", "PreparedRequest", "create_master"]
 
-_HOMES = {
-    "ChatInput": "xllm_runtime.master.chat_input",
-    "LLMMaster": "xllm_runtime.master.llm",
-    "PreparedRequest": "xllm_runtime.master.prepared_request",
-    "create_master": "xllm_runtime.master.selection",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = names_from(
+    __name__,
+    {
+        "ChatInput": "xllm_runtime.master.chat_input",
+        "LLMMaster": "xllm_runtime.master.llm",
+        "PreparedRequest": "xllm_runtime.master.prepared_request",
+        "create_master": "xllm_runtime.master.selection",
+    },
+)

@@ -35,8 +35,8 @@ def gguf_weights(
     dequantised tensors are written to a copy under `cache_dir` ("" is the user's cache), which later starts map; where no copy can
     be written, in memory. Raises `ModelLoadError` naming the tensor.
     """
-    tensors = gguf_tensors(path, args)
-    if device is not None and serves(tensors, device):
+    # For a CPU the file is not opened while there is a copy.
+    if device is not None and device.type != "cpu" and serves(tensors := gguf_tensors(path, args), device):
         yield from weights_on_device(tensors, dtype, device)
         return
     copy = ConvertedCopy(path, dtype, cache_dir)
@@ -44,6 +44,7 @@ def gguf_weights(
     if existing is not None:
         yield from existing
         return
+    tensors = gguf_tensors(path, args)
     header, entries = lay_out([(tensor.name, DTYPE_NAMES[dtype], tensor.shape) for tensor in tensors])
     storage = copy.allocate(header, entries[-1].end)
     _convert_all(tensors, entries, storage, len(header))

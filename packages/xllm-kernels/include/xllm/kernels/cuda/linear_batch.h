@@ -22,9 +22,8 @@ struct LinearBatchArgs {
   int k;
   Epilogue epilogue;
   HalfType type;
-  // [num_squares, 32]: parts of the sums of squares of each row of x, as next_squares or mix_experts' are; x is then next_x
+  // [k / 64, 32]: parts of the sums of squares of each row of x, as next_squares are; x is then next_x
   const float* squares = nullptr;
-  int num_squares = 0;
   float eps = 0.f;
   const void* next_norm = nullptr;  // [n]
   void* next_x = nullptr;           // [batch, n]
