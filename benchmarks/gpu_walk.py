@@ -183,23 +183,60 @@ def prompt_tokens(numbers: Numbers) -> None:
                 )  # fmt: skip
 
 
-def mixtures(numbers: Numbers) -> None:
-    """Experts of Qwen's and GLM's routers."""
-    for count in (1, experts.MIX_TOKENS):
-        x, norm, gate = numbers.normal(count, 512), numbers.normal(512), numbers.normal(64, 512, scale=0.05)
-        stacks = (numbers.normal(64, 512, 512, scale=0.05), numbers.normal(64, 512, 256, scale=0.05))
-        experts.mix_experts(x, norm, EPS, gate, stacks, 4, renormalises=True)
-    for count in (1, 9, 33, 150, 1500):
+def expert_stacks(numbers: Numbers, num_experts: int, hidden: int, inner: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (gate_up [E, 2 I, H], down [E, H, I])."""
+    gate_up = numbers.normal(num_experts, 2 * inner, hidden, scale=0.05)
+    return gate_up, numbers.normal(num_experts, hidden, inner, scale=0.05)
+
+
+def uneven_routing(numbers: Numbers, rows_of_first: list[int]) -> experts.Routing:
+    """Return a routing of tokens to 2 of 32 experts: the first experts have such numbers of rows, twelve none, the others a few."""
+    first = torch.arange(len(rows_of_first)).repeat_interleave(torch.tensor(rows_of_first))
+    second = torch.randint(len(rows_of_first), 20, first.shape)
+    chosen = torch.stack((first, second), 1).to(numbers.device)
+    return experts.routing_of(torch.rand(chosen.shape, device=numbers.device), chosen, 32)
+
+
+def mixed_experts(numbers: Numbers) -> None:
+    """`mix_experts` in each of its shapes, with more weights than its rings hold."""
+    most = experts.MIX_TOKENS
+    for count, hidden, inner in ((1, 512, 256), (2, 512, 768), (most, 512, 256), (most, 320, 320)):
+        x, norm, gate = numbers.normal(count, hidden), numbers.normal(hidden), numbers.normal(64, hidden, scale=0.05)
+        stacks = expert_stacks(numbers, 64, hidden, inner)
+        experts.mix_experts(x, norm, EPS, gate, stacks, 4, renormalises=count > 1)
+
+
+def streamed_experts(numbers: Numbers) -> None:
+    """`run_experts` for few rows of each expert: none, one, a full pass, several and a part of one."""
+    routing = uneven_routing(numbers, [40, 33, 1, 8, 16])
+    x = numbers.normal(len(routing.weights), 512)
+    stacks = expert_stacks(numbers, 32, 512, 512)
+    for columns in (0, 8, 16, 32):
+        experts.run_experts(x, *stacks, routing, columns=columns)
+    experts.run_experts(x[:1], *stacks, experts.route(numbers.normal(1, 32), 4, renormalises=True))
+    experts.run_experts(x[:, :320].contiguous(), *expert_stacks(numbers, 32, 320, 320), routing)
+
+
+def tiled_experts(numbers: Numbers) -> None:
+    """`expert_tiles`: tiles full and not, more of them than multiprocessors in either product, experts without rows."""
+    routing = uneven_routing(numbers, [129, 128, 43, 65])
+    for hidden, inner in ((512, 1024), (2048, 128)):
+        x = numbers.normal(len(routing.weights), hidden)
+        experts.expert_tiles(x, *expert_stacks(numbers, 32, hidden, inner), routing)
+
+
+def routings(numbers: Numbers) -> None:
+    """Which experts tokens go to, by one block and by many; the weighted sums of what comes back."""
+    for count in (1, 32, 33, 150, 1500):
         logits, x = numbers.normal(count, 64), numbers.normal(count, 512)
-        gate_up, down = numbers.normal(64, 512, 512, scale=0.05), numbers.normal(64, 512, 256, scale=0.05)
         chosen = torch.rand(count, 64, device=numbers.device).topk(4)
-        routings = [experts.route(logits, 4, renormalises=True), experts.routing_of(*chosen, 64)]
+        found = [experts.route(logits, 4, renormalises=True), experts.routing_of(*chosen, 64)]
         if count <= experts.NORM_AND_ROUTE_MAX_TOKENS:
             norm, gate = numbers.normal(512), numbers.normal(64, 512, scale=0.05)
-            routings.append(experts.norm_and_route(x, norm, EPS, gate, 2, numbers.workspace, renormalises=False)[1])
-        for routing in routings:
-            for columns in (0, 8, 16, 32):
-                y = experts.run_experts(x, gate_up, down, routing, columns=columns)
+            found.append(experts.norm_and_route(x, norm, EPS, gate, 2, numbers.workspace, renormalises=False)[1])
+        for routing in found:
+            y = numbers.normal(len(routing.token_of_row), 512)
+            experts.combine_experts(y, routing)
             experts.combine_experts(y, routing, numbers.normal(count, 512))
             experts.combine_experts(y, routing, numbers.normal(count, 512), numbers.normal(512), EPS)
 
@@ -243,31 +280,41 @@ def draws(numbers: Numbers) -> None:
 
 
 STEPS: tuple[Callable[[Numbers], None], ...] = (
-    batched_products, streamed_products, quantised_products, single_tokens, prompt_tokens, rows, draws, mixtures, beam_searches,
+    batched_products, streamed_products, quantised_products, single_tokens, prompt_tokens, rows, draws, mixed_experts, streamed_experts,
+    tiled_experts, routings, beam_searches,
 )  # fmt: skip
-BFLOAT16_ALONE = (mixtures, beam_searches)
+BFLOAT16_ALONE = (mixed_experts, streamed_experts, tiled_experts, routings, beam_searches)
 """What computes in no other type."""
 
 
-def walk(seconds: float, dtypes: list[str], only: list[str]) -> int:
-    """Take every step (or those named in `only`) once in each type, until `seconds` are over; return 0 if none failed."""
+def parts(dtypes: list[str], only: list[str], shard: tuple[int, int]) -> list[tuple[str, Callable[[Numbers], None]]]:
+    """Return (type, step) of every step (or those named in `only`) in each type, of these every N-th from the I-th for `shard` (I, N)."""
+    every = [
+        (dtype, step)
+        for dtype in dtypes
+        for step in STEPS
+        if (not only or step.__name__ in only) and (dtype == "bfloat16" or step not in BFLOAT16_ALONE)
+    ]
+    return every[shard[0] - 1 :: shard[1]]
+
+
+def walk(seconds: float, dtypes: list[str], only: list[str], shard: tuple[int, int]) -> int:
+    """Take the `parts` one after the other until `seconds` are over; return 0 if none failed or was left out."""
     begin, status = time.monotonic(), 0
-    for dtype in dtypes:
-        for step in STEPS:
-            if (only and step.__name__ not in only) or (dtype != "bfloat16" and step in BFLOAT16_ALONE):
-                continue
-            name, start = f"{step.__name__} in {dtype}", time.monotonic()
-            if start - begin > seconds:
-                print(f"left out: {name}", flush=True)
-                status = 1
-                continue
-            try:
-                step(Numbers(getattr(torch, dtype)))
-                torch.cuda.synchronize()
-            except Exception:
-                print(f"failed: {name}", flush=True)
-                traceback.print_exc(limit=-3)
-                status = 1
-            else:
-                print(f"walked: {name}, {time.monotonic() - start:.1f} s", flush=True)
+    names = {(dtype, step): f"{step.__name__} in {dtype}" for dtype, step in parts(dtypes, only, shard)}
+    for name in names.values():
+        print(f"to walk: {name}", flush=True)
+    for (dtype, step), name in names.items():
+        start = time.monotonic()
+        if start - begin > seconds:
+            return 1
+        try:
+            step(Numbers(getattr(torch, dtype)))
+            torch.cuda.synchronize()
+        except Exception:
+            print(f"failed: {name}", flush=True)
+            traceback.print_exc(limit=-3)
+            status = 1
+        else:
+            print(f"walked: {name}, {time.monotonic() - start:.1f} s", flush=True)
     return status
