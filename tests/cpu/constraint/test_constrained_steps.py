@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -37,6 +38,15 @@ def engine() -> LLMEngine:
     flat = {"model": folder, "device": "cpu", "dtype": "float32", "num_blocks": 200, "threads": 1}
     config = XLLMConfig.from_flat({**flat, "enable_schedule_overlap": True})
     return LLMEngine(config, resolve_model(folder, LoadConfig()), load_model_args(resolve_model(folder, LoadConfig())))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_of_engine() -> Iterator[None]:
+    """End the engine's thread, which would hold the decoder while the interpreter ends."""
+    yield
+    engine().close()
+    for made_once in (answers, compiler, engine):
+        made_once.cache_clear()
 
 
 @functools.cache

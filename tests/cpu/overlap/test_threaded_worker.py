@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -98,3 +100,22 @@ def test_a_closed_worker_is_dead(client):
     client.submit(step(1))
     with pytest.raises(EngineDead):
         client.collect()
+
+
+def test_a_client_that_nobody_closes_lets_thread_and_worker_go():
+    made = []
+
+    def create():
+        worker = DoublingWorker()
+        made.append(weakref.ref(worker))
+        return worker
+
+    client = ThreadedWorkerClient(create)
+    client.submit(step(3))
+    assert client.collect().token_ids.tolist() == [6]
+    thread = made[0]().thread
+    del client
+    gc.collect()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert made[0]() is None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from pydantic import BaseModel
 from xllm_script_model import script
@@ -40,12 +42,12 @@ def server() -> ServerProcess:
 
 
 @pytest.fixture
-def langchain(server: ServerProcess) -> Any:
-    """LangChain's chat model over the server."""
+def langchain(server: ServerProcess) -> Iterator[Any]:
+    """LangChain's chat model over the server; its own connections would stay open until the interpreter ends."""
     openai = pytest.importorskip("langchain_openai")
-    return openai.ChatOpenAI(
-        model=server.model, base_url=f"{server.base_url}/v1", api_key="unused", temperature=0, max_retries=0
-    )
+    options = {"model": server.model, "base_url": f"{server.base_url}/v1", "api_key": "unused", "temperature": 0}
+    with httpx.Client() as http:
+        yield openai.ChatOpenAI(**options, max_retries=0, http_client=http)
 
 
 def test_langchain_answers_and_streams(langchain: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from typing import cast
 
@@ -35,10 +36,12 @@ class ThreadedWorkerClient:
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[object] = queue.SimpleQueue()
         """One result or exception a call, in order."""
-        self._drawn: npt.NDArray[np.int32] | None = None
-        """The latest step's tokens, on the worker's thread; None if it failed."""
-        self._thread = threading.Thread(target=self._run, args=(create,), name="xllm-worker", daemon=True)
+        self._steps = _Steps()
+        run = (create, self._calls, self._results)
+        self._thread = threading.Thread(target=_run, args=run, name="xllm-worker", daemon=True)
         self._thread.start()
+        # A client that nobody closes: thread and worker go with it. Not at the interpreter's end, when the engine above may still step.
+        weakref.finalize(self, self._calls.put, None).atexit = False
         worker = cast("Worker", self._take())
         self.model_impl, self.device, self.dtype = worker.model_impl, worker.device, worker.dtype
         self.vocab_size, self.can_copy_blocks = worker.vocab_size, worker.can_copy_blocks
@@ -81,7 +84,8 @@ class ThreadedWorkerClient:
 
     def submit(self, forward_input: ForwardInput) -> None:
         """See `WorkerClient.submit`."""
-        self._put(lambda worker: self._execute(worker, forward_input))
+        steps = self._steps
+        self._put(lambda worker: steps.execute(worker, forward_input))
 
     def collect(self) -> ForwardOutput:
         """See `WorkerClient.collect`."""
@@ -107,20 +111,15 @@ class ThreadedWorkerClient:
             raise result
         return result
 
-    def _run(self, create: Callable[[], Worker]) -> None:
-        try:
-            worker = create()
-        except BaseException as error:  # raised again where the result is taken
-            self._results.put(error)
-            return
-        self._results.put(worker)
-        while (call := self._calls.get()) is not None:
-            try:
-                self._results.put(call(worker))
-            except BaseException as error:  # raised again where the result is taken
-                self._results.put(error)
 
-    def _execute(self, worker: Worker, forward_input: ForwardInput) -> ForwardOutput:
+class _Steps:
+    """Steps on the worker's thread, each with the tokens of the one before."""
+
+    def __init__(self) -> None:
+        self._drawn: npt.NDArray[np.int32] | None = None
+        """The latest step's tokens; None if it failed."""
+
+    def execute(self, worker: Worker, forward_input: ForwardInput) -> ForwardOutput:
         drawn, self._drawn = self._drawn, None
         moves, forward_input.moves = forward_input.moves, None
         if moves is not None:  # first, because they must happen even if the step before failed
@@ -129,3 +128,19 @@ class ThreadedWorkerClient:
         output = execute_step(worker, forward_input)
         self._drawn = output.token_ids
         return output
+
+
+def _run(
+    create: Callable[[], Worker], calls: queue.SimpleQueue[_Call | None], results: queue.SimpleQueue[object]
+) -> None:
+    try:
+        worker = create()
+    except BaseException as error:  # raised again where the result is taken
+        results.put(error)
+        return
+    results.put(worker)
+    while (call := calls.get()) is not None:
+        try:
+            results.put(call(worker))
+        except BaseException as error:  # raised again where the result is taken
+            results.put(error)
