@@ -5,30 +5,16 @@ P rows of patches. Knows nothing of layers or of weights' names.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-TRITON_DTYPES = (torch.bfloat16, torch.float16)
-"""What the kernels of GPUs take."""
-
-
-@cache
-def _triton_kernels() -> Any:
-    """Return the module of kernels, or None where Triton cannot run."""
-    from xllm_kernels.triton import why_no_triton
-
-    if why_no_triton() is not None:
-        return None
-    from xllm_kernels.triton import vision
-
-    return vision
+from xllm_runtime.layers.triton_modules import triton_module
 
 
 def _kernels_for(x: torch.Tensor) -> Any:
-    return _triton_kernels() if x.is_cuda and x.dtype in TRITON_DTYPES and x.is_contiguous() else None
+    return triton_module("vision", x) if x.is_contiguous() else None
 
 
 def add_layer_norm(

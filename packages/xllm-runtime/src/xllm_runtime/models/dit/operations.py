@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from xllm_kernels import ops
+from xllm_runtime.layers.triton_modules import triton_module
 from xllm_runtime.layers.workspace import WORKSPACE
 
 NORM_EPS = 1e-6
@@ -29,8 +29,6 @@ CUDA_ATTENTION = [
 """In order of preference. On one H200, 4608 tokens of 24 heads of 128 take cuDNN 0.41 ms, torch's own choice 0.88 ms."""
 KERNEL_DTYPES = (torch.float32, torch.bfloat16)
 """What the kernels of the CPU take."""
-TRITON_DTYPES = (torch.bfloat16, torch.float16)
-"""What those of GPUs take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +54,8 @@ def has_kernels(x: torch.Tensor) -> bool:
     return x.device.type == "cpu" and x.dtype in KERNEL_DTYPES and not torch.compiler.is_compiling()
 
 
-@cache
-def _triton_kernels() -> Any:
-    """Return the module of kernels for GPUs, or None where Triton cannot run."""
-    from xllm_kernels.triton import why_no_triton
-
-    if why_no_triton() is not None:
-        return None
-    from xllm_kernels.triton import images
-
-    return images
-
-
 def _gpu_kernels(x: torch.Tensor) -> Any:
-    if not x.is_cuda or x.dtype not in TRITON_DTYPES or torch.compiler.is_compiling():
-        return None
-    return _triton_kernels()
+    return triton_module("images", x)
 
 
 def modulated_norm(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
