@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from support.asgi import Answer, call
 from support.odd_images import encoded
+from support.quantised_checkpoints import quantised_pair
 from support.video_clips import clip
 from support.vision_cases import CASES, answer, reference
 from xllm_framework.config import LoadConfig, ModelConfig, ServiceConfig
@@ -19,6 +24,7 @@ from xllm_framework.errors import InvalidRequest, UnsupportedModel
 from xllm_framework.model.source import resolve_model
 from xllm_runtime.backend import choose_backend
 from xllm_runtime.llm import LLM
+from xllm_runtime.weights.safetensors_file import SafetensorsFile
 from xllm_server.app import build_app
 from xllm_server.state import ServerState
 
@@ -57,6 +63,38 @@ def test_embeddings_are_transformers_and_the_whole_models(model_type: str) -> No
         (expected,) = whole.embed_media(video)
     np.testing.assert_allclose(frames[0].values, expected.values, atol=1e-6)
     assert (frames[0].grid, frames[0].timestamps) == (expected.grid, expected.timestamps)
+
+
+@pytest.mark.parametrize(("model_type", "form"), [("qwen2_vl", "awq"), ("llava_onevision", "gptq")])
+def test_nothing_of_a_quantised_language_model_is_read(
+    model_type: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantised, plain = quantised_pair(reference(model_type).folder, form, tmp_path)  # SigLIP's matrices, too
+    with LLM(str(plain), task="mm_embed", **OPTIONS) as tower:
+        (expected, *_) = tower.embed_media(CASE.messages(with_pictures=True))
+    read: list[str] = []
+    tensor = SafetensorsFile.tensor
+    monkeypatch.setattr(SafetensorsFile, "tensor", lambda file, name: read.append(name) or tensor(file, name))
+    with LLM(str(quantised), task="mm_embed", **OPTIONS) as tower:
+        (found, *_) = tower.embed_media(CASE.messages(with_pictures=True))
+    np.testing.assert_allclose(found.values, expected.values, atol=1e-5, rtol=1e-5)
+    own = ("visual", "vision_tower", "multi_modal_projector", "image_newline")
+    assert read
+    assert [name for name in read if not name.removeprefix("model.").startswith(own)] == []
+
+
+def test_shards_without_a_tensor_of_the_tower_are_not_opened(tmp_path: Path) -> None:
+    source, folder = reference("qwen2_vl").folder, tmp_path / "sharded"
+    shutil.copytree(source, folder)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shards = {name: "tower.safetensors" if "visual" in name else "language.safetensors" for name in tensors}
+    save_file({name: tensors[name] for name in tensors if "visual" in name}, folder / "tower.safetensors")
+    (folder / "language.safetensors").write_bytes(b"no safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    with LLM(str(folder), task="mm_embed", **OPTIONS) as tower:
+        (found, *_) = tower.embed_media(CASE.messages(with_pictures=True))
+    torch.testing.assert_close(torch.tensor(found.values), expected_rows("qwen2_vl")[0], atol=1e-5, rtol=1e-5)
 
 
 def test_a_tower_alone_refuses_all_else() -> None:

@@ -5,7 +5,7 @@ Imports torch when the first tensor is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import TYPE_CHECKING
 
 from xllm_framework.config import LoadConfig
@@ -24,6 +24,7 @@ def load_weights(
     load: LoadConfig | None = None,
     kept: Container[str] = (),
     device: torch.device | None = None,
+    wanted: Callable[[str], bool] | None = None,
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield (Hugging Face name, tensor) one at a time; nothing is read before the first is asked for.
 
@@ -31,13 +32,14 @@ def load_weights(
 
     The tensors are views of mapped files: keeping one keeps its file mapped, and none may be written to. Safetensors
     come in the dtype that they are stored in, GGUF tensors and quantised matrices in `dtype`; those of `kept` layers (by
-    Hugging Face's names) as the pieces that the checkpoint has of them. Raises `ModelLoadError` naming the file.
+    Hugging Face's names) as the pieces that the checkpoint has of them. Only those of the folder's names that are `wanted`
+    are looked at, if it is given. Raises `ModelLoadError` naming the file.
     """
     if files.kind == "hf":
         from xllm_runtime.weights.dequantise import dequantised
         from xllm_runtime.weights.safetensors_file import folder_weights
 
-        scheme, weights = quantisation_of(args), folder_weights(files.path)
+        scheme, weights = quantisation_of(args), folder_weights(files.path, wanted)
         for name, tensor in weights if scheme is None else dequantised(weights, scheme, dtype, kept):
             yield full_name(name, args), tensor
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -43,12 +43,19 @@ class SafetensorsFile(MappedSafetensors):
             yield name, self.tensor(name)
 
 
-def folder_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (name, tensor) shard after shard; raises `ModelLoadError` naming what is missing or broken."""
-    for path, names in checkpoint_files(folder):
+def folder_weights(folder: Path, wanted: Callable[[str], bool] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor) shard after shard, of the `wanted` names alone; opens no shard that has none of them.
+
+    Raises `ModelLoadError` naming what is missing or broken.
+    """
+    for path, listed in checkpoint_files(folder):
+        names = listed if wanted is None or listed is None else [name for name in listed if wanted(name)]
+        if names == []:
+            continue
         file = SafetensorsFile(path)
         for name in file.entries if names is None else names:
-            yield name, file.tensor(name)
+            if wanted is None or wanted(name):
+                yield name, file.tensor(name)
 
 
 def typed_view(storage: torch.Tensor, entry: TensorEntry, data_start: int) -> torch.Tensor:

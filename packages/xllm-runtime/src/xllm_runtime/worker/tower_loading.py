@@ -34,7 +34,7 @@ def load_tower(
     if config.load.load_format == "dummy" and isinstance(tower, nn.Module):
         fill_dummy_weights(tower)
     else:
-        tower.load_weights(load_weights(files, args, dtype, config.load))
+        tower.load_weights(load_weights(files, args, dtype, config.load, wanted=tower.owns_weight))
     if isinstance(tower, nn.Module):
         tower.eval().requires_grad_(False)
         pack_blocks(tower)

@@ -31,6 +31,9 @@ class MediaTower(Encodes, Protocol):
     def num_levels(self) -> int:
         """See `VisionLanguageModel.num_levels`."""
 
+    def owns_weight(self, name: str) -> bool:
+        """Whether a tensor of this name in a checkpoint is the tower's."""
+
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take the tower's own tensors of a checkpoint, and drop the others; raises `ModelLoadError` as `fill_targets`."""
 

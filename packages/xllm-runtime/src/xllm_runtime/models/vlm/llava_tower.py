@@ -62,10 +62,14 @@ class LlavaOnevisionTower(nn.Module):
             for part, item in zip(parts, items, strict=True)
         ]
 
+    def owns_weight(self, name: str) -> bool:
+        """See `MediaTower.owns_weight`."""
+        return _renamed(name).startswith(_OWN)
+
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `MediaTower.load_weights`."""
-        own = (pair for pair in renamed_weights(weights) if pair[0].startswith(_OWN))
-        fill_targets(self.weight_targets(), own, self.ignores_weight)
+        own = (pair for pair in weights if self.owns_weight(pair[0]))
+        fill_targets(self.weight_targets(), renamed_weights(own), self.ignores_weight)
 
     def weight_targets(self) -> WeightTargets:
         """Yield the tensors, by the names of `renamed_weights`."""
@@ -109,8 +113,12 @@ class LlavaOnevisionTower(nn.Module):
 def renamed_weights(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield tensors under one set of names, whichever release wrote them."""
     for name, tensor in weights:
-        prefix, replacement = next((pair for pair in _PREFIXES if name.startswith(pair[0])), ("", ""))
-        name = replacement + name.removeprefix(prefix)
-        if name.startswith("vision_tower.") and not name.startswith("vision_tower.vision_model."):
-            name = name.replace("vision_tower.", "vision_tower.vision_model.", 1)
-        yield name, tensor
+        yield _renamed(name), tensor
+
+
+def _renamed(name: str) -> str:
+    prefix, replacement = next((pair for pair in _PREFIXES if name.startswith(pair[0])), ("", ""))
+    name = replacement + name.removeprefix(prefix)
+    if name.startswith("vision_tower.") and not name.startswith("vision_tower.vision_model."):
+        name = name.replace("vision_tower.", "vision_tower.vision_model.", 1)
+    return name

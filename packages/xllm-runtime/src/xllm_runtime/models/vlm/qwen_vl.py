@@ -61,10 +61,14 @@ class QwenMediaTower(nn.Module):
         """See `Encodes.encode`."""
         return self.visual([frames(item) for item in items], [item.grid for item in items])
 
+    def owns_weight(self, name: str) -> bool:
+        """See `MediaTower.owns_weight`."""
+        return _renamed(name).startswith("visual.")
+
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `MediaTower.load_weights`."""
-        own = (pair for pair in renamed_weights(weights) if pair[0].startswith("visual."))
-        fill_targets(self.visual.weight_targets("visual"), own, lambda _: False)
+        own = (pair for pair in weights if self.owns_weight(pair[0]))
+        fill_targets(self.visual.weight_targets("visual"), renamed_weights(own), lambda _: False)
 
 
 class QwenVLForConditionalGeneration(nn.Module):
@@ -169,5 +173,9 @@ class Qwen3VLForConditionalGeneration(QwenVLForConditionalGeneration):
 def renamed_weights(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield tensors under the names of the first checkpoints of the family, whichever release wrote them."""
     for name, tensor in weights:
-        prefix, replacement = next((pair for pair in _PREFIXES if name.startswith(pair[0])), ("", ""))
-        yield replacement + name.removeprefix(prefix), tensor
+        yield _renamed(name), tensor
+
+
+def _renamed(name: str) -> str:
+    prefix, replacement = next((pair for pair in _PREFIXES if name.startswith(pair[0])), ("", ""))
+    return replacement + name.removeprefix(prefix)
