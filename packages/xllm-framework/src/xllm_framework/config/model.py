@@ -30,8 +30,9 @@ class ModelConfig:
     model_impl: ModelImpl = "auto"
     """native (C++ step), python (torch modules), transformers (any causal architecture); auto takes the first that fits."""
     dtype: DType = "auto"
-    """Type of weights, activations and KV; auto takes the checkpoint's where the device computes it fast, else float32.
-    On the native implementation auto also leaves quantised weights as they are, with KV in bfloat16."""
+    """Type of weights, activations and KV; auto takes the checkpoint's where the device computes it fast, else float32 on a CPU and
+    bfloat16 on a GPU, also for models and pipelines that are stored in float32. On the native implementation auto also leaves
+    quantised weights as they are, with KV in bfloat16."""
     quantization: Quantization = "auto"
     """How the native implementation keeps matrices: auto as they come (in `dtype` when that is named), none in `dtype`,
     bf16, int8, int4 (both symmetric in groups of 32; int4 leaves the embedding and the head at int8)."""

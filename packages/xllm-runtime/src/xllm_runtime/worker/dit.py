@@ -23,6 +23,7 @@ from xllm_runtime.models.dit.pipelines.interface import Pipeline
 from xllm_runtime.models.dit.samples import Sample
 from xllm_runtime.models.dit.step_cache import make_step_cache
 from xllm_runtime.platform import select_platform
+from xllm_runtime.worker.loading import dtype_for
 
 ImageSlot = tuple[str, int]
 logger = logging.getLogger(__name__)
@@ -39,10 +40,7 @@ class DiTWorker:
     def __init__(self, config: XLLMConfig, files: ModelFiles, pipeline: ImagePipeline) -> None:
         platform = select_platform(config.model.device)
         platform.set_threads(config.execution.threads)
-        if config.model.dtype == "auto":
-            dtype = platform.default_dtype(stored_dtype(files.path))
-        else:
-            dtype = getattr(torch, config.model.dtype)
+        dtype = dtype_for(config.model, stored_dtype(files.path), platform)
         self.device, self.dtype = str(platform.device), str(dtype).removeprefix("torch.")
         self._pipeline: Pipeline = load_pipeline(files.path, pipeline, dtype, platform.device)
         if config.dit.dit_compile:

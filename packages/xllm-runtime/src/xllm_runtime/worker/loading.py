@@ -29,9 +29,12 @@ logger = logging.getLogger(__name__)
 
 def select_dtype(config: ModelConfig, args: ModelArgs, platform: Platform) -> torch.dtype:
     """Return the type of weights and activations: the option's, or what suits the platform for the checkpoint's."""
-    if config.dtype != "auto":
-        return DTYPES[config.dtype]
-    return platform.default_dtype(DTYPES.get(args.dtype, torch.float32))
+    return dtype_for(config, DTYPES.get(args.dtype, torch.float32), platform)
+
+
+def dtype_for(config: ModelConfig, stored: torch.dtype, platform: Platform) -> torch.dtype:
+    """Return what `select_dtype` returns, for weights of this type."""
+    return platform.default_dtype(stored) if config.dtype == "auto" else DTYPES[config.dtype]
 
 
 def load_model(
