@@ -90,7 +90,9 @@ class CUDAGraphExecutor(EagerExecutor):
         if self._wanted:  # the device is busy
             self._wanted.popleft()()
         drawing = self._drawing[self._turn]
-        return DeviceRows(self._buffers, captured.host_results, drawing, num_rows, captured.token_ids[:num_rows])
+        return DeviceRows(
+            self._buffers, captured.host_results, drawing, num_rows, lambda: captured.token_ids[:num_rows]
+        )
 
     def compute(self, step: StepTensors) -> torch.Tensor:
         """See `EagerExecutor.compute`."""
@@ -129,7 +131,7 @@ class CUDAGraphExecutor(EagerExecutor):
         if num_rows:
             step.choose(hidden[tensors.sample_rows], *buffers.outputs(num_rows))
         results = drawing.host_results[: 2 * num_rows].copy_(buffers.results[: 2 * num_rows], non_blocking=True)
-        return DeviceRows(buffers, results, drawing, num_rows, tensors.token_ids[tensors.sample_rows])
+        return DeviceRows(buffers, results, drawing, num_rows, lambda: tensors.token_ids[tensors.sample_rows])
 
     def _decode_graph(
         self, step: LlamaDecodeStep | LlamaWideStep, buffers: DecodeBuffers, key: DecodeKey

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -30,7 +32,7 @@ class DeviceRows:
 
     Args:
         host_results: best ids, then best logits as bits, of R rows or more, padded ones included; pinned, complete when the step is.
-        newest: int32 [R], the last token of each row's sequence, on the device.
+        newest: returns int32 [R], the last token of each row's sequence, on the device; asked only where samples depend on it.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class DeviceRows:
         host_results: torch.Tensor,
         drawing: Drawing,
         num_rows: int,
-        newest: torch.Tensor,
+        newest: Callable[[], torch.Tensor],
     ) -> None:
         self._buffers = buffers
         self._host_results = host_results
@@ -57,7 +59,7 @@ class DeviceRows:
         num_rows, drawing = self._num_rows, self._drawing
         logits, token_ids, best = (tensor[:num_rows] for tensor in self._buffers.outputs(len(self._host_results) // 2))
         if not is_drawn_as_it_is(rows):
-            return SampledOutput(sample_on_device(Choices(logits, token_ids, best), self._newest, rows, draw_rows))
+            return SampledOutput(sample_on_device(Choices(logits, token_ids, best), self._newest(), rows, draw_rows))
         logprobs = drawing.logprobs[:num_rows] if (rows.num_logprobs >= 0).any() else None
         draw_tokens(logits, token_ids, best, drawing.options.send(rows), token_ids, logprobs)
         drawing.host_token_ids[:num_rows].copy_(token_ids, non_blocking=True)
