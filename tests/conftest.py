@@ -1,6 +1,6 @@
-"""What holds for every test module: it ends the threads that it starts.
+"""What holds for every test run: it ends the threads of the engines and workers that it starts.
 
-An engine or worker that nobody ends keeps its weights for all tests that follow, and objects of native modules until after the interpreter.
+One that nobody ends keeps its weights for all tests that follow, and objects of native modules until after the interpreter.
 """
 
 from __future__ import annotations
@@ -20,12 +20,24 @@ def owning_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name in OWNING_THREADS]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def threads_end() -> Iterator[None]:
-    """Check that the module leaves no engine and no worker running, after all of its own fixtures."""
-    yield
+@pytest.fixture(scope="session", autouse=True)
+def modules_of_threads() -> Iterator[dict[threading.Thread, str]]:
+    """By thread, the test module that it was first seen in; checks after all other fixtures that none is left."""
+    seen: dict[threading.Thread, str] = {}
+    yield seen
     if owning_threads():
         gc.collect()
     for thread in owning_threads():
         thread.join(ENDING_S)
-    assert not owning_threads(), "the module has not closed an engine"
+    left = {seen.get(thread, "a fixture") for thread in owning_threads()}
+    assert not left, f"engines or workers are left by {', '.join(sorted(left))}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def threads_of_module(
+    modules_of_threads: dict[threading.Thread, str], request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Note which threads the module leaves; a fixture of the session may still end them."""
+    yield
+    for thread in owning_threads():
+        modules_of_threads.setdefault(thread, request.module.__name__)
