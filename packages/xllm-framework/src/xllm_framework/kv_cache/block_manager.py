@@ -33,6 +33,7 @@ from xllm_framework.kv_cache.block_pool import PADDING_BLOCK, BlockPool
 from xllm_framework.kv_cache.forks import own_last_blocks
 from xllm_framework.kv_cache.host_tier import BlockMoves, HostTier
 from xllm_framework.kv_cache.integrity import check_blocks
+from xllm_framework.kv_cache.known_blocks import KnownBlocks
 from xllm_framework.kv_cache.prefix_cache import HashPrefixCache, PrefixCache
 from xllm_framework.kv_cache.prefix_lookup import Fetchable, PrefixLookup
 from xllm_framework.kv_cache.prefix_match import NO_MATCH, PrefixMatch
@@ -89,7 +90,7 @@ class BlockManager:
         """Whether the executor obeys the copies of `prepare_writes`; set it before anything is forked."""
         self.states = states
         first: PrefixCache = HashPrefixCache(block_size) if prefix_cache is None else prefix_cache
-        self._pool = BlockPool(num_blocks, self._evict)
+        self._pool = BlockPool(num_blocks, lambda block_id: self._known.evict(block_id))
         self._groups = [
             TableGroup(
                 index,
@@ -103,13 +104,11 @@ class BlockManager:
         self._windows = [group.window for group in self._groups]
         self._is_plain = self._windows == [None]
         """Whether every place is one block, and none is given back before the end."""
-        self._group_of = bytearray(num_blocks)
-        """By block that a prefix cache knows: whose it is."""
         self._tiers: CacheTiers | None = None
         if enable_prefix_cache and states is None and (num_host_blocks or archive is not None):
             self._tiers = CacheTiers(HostTier(num_host_blocks) if num_host_blocks else None, archive)
         self._lookup = PrefixLookup(self._groups, block_size, self._tiers, states)
-        self._announced: dict[int, Sequence] = {}
+        self._known = KnownBlocks(self._pool, self._groups, block_size, num_blocks, self._tiers)
 
     @property
     def num_usable_blocks(self) -> int:
@@ -208,7 +207,7 @@ class BlockManager:
             self._pool.release(own[first : len(match)])
         sequence.tables = tables
         sequence.num_computed_tokens += num_saved
-        self._release_behind(sequence, sequence.num_computed_tokens, first)
+        self._known.release_behind(sequence, sequence.num_computed_tokens, first)
         return num_saved
 
     def announce(self, sequence: Sequence, end: int, salt: str = "") -> None:
@@ -218,24 +217,16 @@ class BlockManager:
         step writes the KV of all its tokens, layer by layer, before it reads any. Nothing may be evicted meanwhile that
         holds such a block.
         """
-        first = sequence.num_computed_tokens // self.block_size
-        can_announce = self.enable_prefix_cache and self._is_plain and self.states is None
-        if can_announce and end // self.block_size != first:
-            for block_id in self._groups[0].insert(sequence, sequence.block_table, first, end, salt):
-                self._announced[block_id] = sequence
+        if self.enable_prefix_cache and self._is_plain and self.states is None:
+            self._known.announce(sequence, end, salt)
 
     def announcers(self, match: PrefixMatch) -> frozenset[Sequence]:
         """Return the sequences that have yet to compute some of the blocks in `match`."""
-        announced = self._announced
-        if not announced or not match.tables:
-            return frozenset()
-        return frozenset(announced[block_id] for block_id in match.tables[0] if block_id in announced)
+        return self._known.announcers(match)
 
     def withdraw_announced(self) -> None:
         """Forget what was announced: from now on only what is computed can be found."""
-        for block_id in self._announced:
-            self._groups[0].prefix_cache.evict(block_id)
-        self._announced.clear()
+        self._known.withdraw_announced()
 
     def count_unheld(self, match: PrefixMatch) -> int:
         """Return how many of the blocks in `match` nobody holds: so many fewer are available once they are shared."""
@@ -243,13 +234,7 @@ class BlockManager:
 
     def count_private(self, sequence: Sequence) -> int:
         """Return how many blocks at the ends of the tables of `sequence` nobody else holds; O(that many)."""
-        count = 0
-        for table in sequence.tables:
-            for block_id in reversed(table):
-                if self._pool.num_references(block_id) > 1:
-                    break
-                count += 1
-        return count
+        return sum(self._pool.count_private(table) for table in sequence.tables)
 
     def admit(
         self,
@@ -273,7 +258,7 @@ class BlockManager:
             return False
         chunk = num_tokens if chunk is None else chunk
         nothing: list[list[Place | None]] = [[] for _ in self._groups]
-        behind = self._lookup.behind(sequence, match, self._announced) if is_looked_up else nothing
+        behind = self._lookup.behind(sequence, match, self._known.announced) if is_looked_up else nothing
         if not self._fits(match, behind, num_tokens, chunk, reserve):
             behind = nothing
             if not self._fits(match, behind, num_tokens, chunk, reserve):
@@ -287,13 +272,13 @@ class BlockManager:
         tables = []
         for index, places in enumerate(behind):
             table = list(match.tables[index]) if match.tables else []
-            table += [self._bring(place) for place in places]
+            table += [self._known.bring(place) for place in places]
             tables.append(table + self._pool.allocate(num_places[index] - end))
         sequence.tables = tables
         sequence.num_cached_tokens = sequence.num_computed_tokens = end * self.block_size
         if end > start:
-            self._insert(sequence, start * self.block_size, end * self.block_size, salt)
-            self._release_behind(sequence, end * self.block_size, start)
+            self._known.insert(sequence, start * self.block_size, end * self.block_size, salt)
+            self._known.release_behind(sequence, end * self.block_size, start)
         if self.states is not None:
             self.states.take(sequence, sequence.block_hashes[end - 1] if end else None)
         return True
@@ -358,9 +343,10 @@ class BlockManager:
 
         Gives back what is behind a sliding window, and saves the state where that is due.
         """
-        self._insert(sequence, start, end, salt)
+        if self.enable_prefix_cache and start // self.block_size != end // self.block_size:
+            self._known.insert(sequence, start, end, salt)
         if not self._is_plain:
-            self._release_behind(sequence, end // self.block_size * self.block_size)
+            self._known.release_behind(sequence, end // self.block_size * self.block_size)
         stride = self.checkpoint_stride
         if stride and self.states is not None and end % stride == 0:
             self.states.save(sequence, sequence.block_hashes[end // self.block_size - 1])
@@ -373,7 +359,7 @@ class BlockManager:
         """
         tables = sequence.tables
         for table in tables:
-            self._archive(table)
+            self._known.archive(table)
         for table in tables:
             self._pool.release(table)
         sequence.tables = [[]]
@@ -405,50 +391,8 @@ class BlockManager:
     def _fits(
         self, match: PrefixMatch, behind: list[list[Place | None]], num_tokens: int, chunk: int, reserve: int
     ) -> bool:
-        """Whether an admission leaves `reserve` blocks; `behind` as `_find_behind` returns it."""
+        """Whether an admission leaves `reserve` blocks; `behind` as `PrefixLookup.behind` returns it."""
         end = len(match) + len(behind[0])
         num_new = sum(self._places_to_admit(num_tokens, end, chunk)) - end * len(self._groups)
         num_brought = sum(place is not None for places in behind for place in places)
         return num_new + num_brought + self.count_unheld(match) + reserve <= self._pool.num_available
-
-    def _bring(self, place: Place | None) -> int:
-        """Return a block with the content of `place`, or block 0 for None."""
-        if place is None or self._tiers is None:
-            return PADDING_BLOCK
-        if isinstance(place, OnDevice):
-            return place.block_id
-        (block_id,) = self._pool.allocate(1)
-        self._tiers.restore(place, block_id)
-        return block_id
-
-    def _insert(self, sequence: Sequence, start: int, end: int, salt: str) -> None:
-        first = start // self.block_size
-        if not self.enable_prefix_cache or first == end // self.block_size:
-            return
-        for index, table in enumerate(sequence.tables):
-            for block_id in self._groups[index].insert(sequence, table, first, end, salt):
-                self._pool.retain(block_id)
-                self._group_of[block_id] = index
-
-    def _release_behind(self, sequence: Sequence, num_computed_tokens: int, limit: int | None = None) -> None:
-        """Give back what is behind windows; from place `limit` on that is done already."""
-        for group, table in zip(self._groups, sequence.tables, strict=True):
-            self._archive(group.release_behind(table, num_computed_tokens, limit))
-
-    def _archive(self, blocks: list[int]) -> None:
-        """Keep blocks in the archive that a sequence gives up, as far as they can be found again."""
-        if self._tiers is not None and self._tiers.has_archive:
-            for block_id in blocks:
-                if self._pool.is_retained(block_id):
-                    self._tiers.archive(self._key_of(block_id), block_id)
-
-    def _key_of(self, block_id: int) -> bytes:
-        """Return the key under which the tiers know a block that the prefix cache knows."""
-        group = self._groups[self._group_of[block_id]]
-        return group.key(group.prefix_cache.key_of(block_id))
-
-    def _evict(self, block_id: int) -> None:
-        """Forget a block that is taken for other content; the tiers behind may keep what it holds."""
-        if self._tiers is not None:
-            self._tiers.offload(self._key_of(block_id), block_id)
-        self._groups[self._group_of[block_id]].prefix_cache.evict(block_id)

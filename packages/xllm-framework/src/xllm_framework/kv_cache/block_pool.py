@@ -83,6 +83,15 @@ class BlockPool:
         references = self._references
         return [references[block_id] for block_id in blocks].count(0)
 
+    def count_private(self, table: Sequence[int]) -> int:
+        """Return how many blocks at the end of `table` have one holder; O(that many)."""
+        references, count = self._references, 0
+        for block_id in reversed(table):
+            if references[block_id] > 1:
+                break
+            count += 1
+        return count
+
     def is_retained(self, block_id: int) -> bool:
         """Whether the block's content can be found again."""
         return bool(self._is_retained[block_id])
