@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Sequence as List
 from copy import copy
@@ -43,6 +42,7 @@ from xllm_scheduler.policy import SchedulerPolicy
 from xllm_scheduler.preemption import choose_victim
 from xllm_scheduler.queue import QueueEntry
 from xllm_scheduler.step_results import StepResults
+from xllm_scheduler.step_times import StepTimes
 from xllm_scheduler.strategies import find_strategy
 
 _WAITING, _PREFILL, _DECODE = SequenceStatus.WAITING, SequenceStatus.PREFILL, SequenceStatus.DECODE
@@ -108,9 +108,7 @@ class Scheduler:
         self._pause = PauseControl(self._lifecycle)
         self._ahead = StepAhead(stopping, is_used=config.enable_schedule_overlap)
         self._step = 0
-        self._planned_s: deque[float] = deque()
-        """When the steps that are not settled were planned."""
-        self._settled_s = -math.inf
+        self._times = StepTimes()
 
     @property
     def has_work(self) -> bool:
@@ -163,7 +161,7 @@ class Scheduler:
             self._fill(batches, now_s)
         group = BatchGroup(batches)
         if not group.is_empty:
-            self._planned_s.append(now_s)
+            self._times.plan(now_s)
         self._ahead.plan(group)
         return group
 
@@ -181,10 +179,8 @@ class Scheduler:
         return self._lifecycle.take_deltas()
 
     def _count_step(self, group: BatchGroup) -> None:
-        """Note how long the step `group` took: since it was planned, or since the step before it ended."""
-        now_s = self._clock()
-        seconds = now_s - max(self._planned_s.popleft(), self._settled_s)
-        self._settled_s = now_s
+        """Note how long the step `group` took."""
+        seconds = self._times.settle(self._clock())
         self._stats.num_steps += 1
         self._stats.step_time_s += seconds
         if group.num_tokens > sum(len(batch) for batch in group.batches):
@@ -202,7 +198,7 @@ class Scheduler:
         """
         group, dropped = self._ahead.rewind(group)
         if not dropped.is_empty:
-            self._planned_s.pop()
+            self._times.drop()
         prefilled = {id(item.sequence) for batch in dropped.batches for item in batch}
         for entry in [entry for entry in self._lifecycle.running if id(entry.sequence) in prefilled]:
             if entry.sequence.status is _PREFILL or entry.beams is not None:
