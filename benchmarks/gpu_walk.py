@@ -6,13 +6,20 @@ of sanitizers.
 
 from __future__ import annotations
 
+import ctypes
+import itertools
+import math
 import random
+import re
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
+from xllm_kernels import _C_cuda
 from xllm_kernels.cuda import beams, decode, experts, float8_attention, ops, prompts, quantised, sampling
 from xllm_kernels.quantised_matrix import QuantisedMatrix, from_4_bits, from_8_bits
 
@@ -137,6 +144,27 @@ def quantised_products(numbers: Numbers) -> None:
                 quantised.quantised_stream(x, matrix, space, out=out, epilogue=ADD_RESIDUAL, **given)
                 gated = numbers.unset(count, n // 2)
                 quantised.quantised_stream(x, matrix, space, out=gated, epilogue=SILU_AND_MUL, **given)
+
+
+QUANTISED_CONFIGURATIONS = (
+    ((1, 3, 8), (2, 4), False),
+    ((2,), (101, 201), True),
+    ((7, 13, 29), (1201, 1401, 1211, 1411), True),
+)
+"""(rows, configurations, has a ring): boxes ahead of registers; tiles with x resident; with x in the ring, K whole or in two."""
+
+
+def quantised_shapes(numbers: Numbers) -> None:
+    """`quantised_stream` in the configurations that no small size would choose, over rings that are used again."""
+    for kind in ("float8", "int8", "int4"):
+        for counts, configurations, has_ring in QUANTISED_CONFIGURATIONS:
+            k = 8192 if has_ring and kind == "int4" else 4096
+            matrix = random_matrix(numbers, kind, 192, k)
+            for count, configuration in itertools.product(counts, configurations):
+                x, out, gated = (numbers.normal(count, size) for size in (k, 192, 96))
+                given = (x, matrix, numbers.workspace)
+                quantised.quantised_stream(*given, out=out, epilogue=ADD_RESIDUAL, configuration=configuration)
+                quantised.quantised_stream(*given, out=gated, epilogue=SILU_AND_MUL, configuration=configuration)
 
 
 def single_tokens(numbers: Numbers) -> None:
@@ -280,8 +308,8 @@ def draws(numbers: Numbers) -> None:
 
 
 STEPS: tuple[Callable[[Numbers], None], ...] = (
-    batched_products, streamed_products, quantised_products, single_tokens, prompt_tokens, rows, draws, mixed_experts, streamed_experts,
-    tiled_experts, routings, beam_searches,
+    batched_products, streamed_products, quantised_products, quantised_shapes, single_tokens, prompt_tokens, rows, draws, mixed_experts,
+    streamed_experts, tiled_experts, routings, beam_searches,
 )  # fmt: skip
 BFLOAT16_ALONE = (mixed_experts, streamed_experts, tiled_experts, routings, beam_searches)
 """What computes in no other type."""
@@ -318,3 +346,21 @@ def walk(seconds: float, dtypes: list[str], only: list[str], shard: tuple[int, i
         else:
             print(f"walked: {name}, {time.monotonic() - start:.1f} s", flush=True)
     return status
+
+
+def never_started(dtypes: list[str]) -> tuple[list[str], int]:
+    """Walk without a sanitizer; return the kernels of the module that were not started, and how many it has."""
+    kernels = set(
+        map(demangled, re.findall(rb"_ZN4xllm7kernels4cuda\w*_kernel\w*", Path(_C_cuda.__file__).read_bytes()))
+    )
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        walk(math.inf, dtypes, [], (1, 1))
+    return sorted(kernels - {event.key for event in profiled.key_averages()}), len(kernels)
+
+
+def demangled(name: bytes) -> str:
+    """Return a C++ name as the profiler writes it."""
+    library = ctypes.CDLL("libstdc++.so.6")
+    library.__cxa_demangle.restype = ctypes.c_char_p
+    written: bytes | None = library.__cxa_demangle(name, None, None, None)
+    return (written or name).decode()

@@ -4,9 +4,9 @@
 
 Needs a Hopper GPU, the kernels built, and compute-sanitizer and nvcc of the CUDA toolkit, found by PATH, beside each other, or by
 `--sanitizer` and `--nvcc`. Before a tool's silence is believed it must find an error that `planted_errors.cu` makes for it.
-`gpu_walk.py` says what is walked through; racecheck's walk, twenty times as slow as the others', is shared out among all processes.
-`--shard I/N` of `--walk` takes every N-th part from the I-th. Ends with a line for each tool, also where the time is over or the script is
-told to stop, and with 0 only where every tool walked everything and found the planted error alone.
+`gpu_walk.py` says what is walked through, and `--kernels` what is not; racecheck's walk, twenty times as slow as the others', is shared
+out among all processes. `--shard I/N` of `--walk` takes every N-th part from the I-th. Ends with a line for each tool, also where the time
+is over or the script is told to stop, and with 0 only where every tool walked everything and found the planted error alone.
 """
 
 from __future__ import annotations
@@ -187,6 +187,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--nvcc", type=Path, help="nvcc, if it is not found by itself")
     parser.add_argument("--walk", action="store_true", help="walk, under whatever tool this runs")
     parser.add_argument("--shard", default="1/1", help="I/N: the part of the walk")
+    parser.add_argument(
+        "--kernels", action="store_true", help="walk without any tool, and name the kernels that were never started"
+    )
     parser.add_argument("--planted", nargs=2, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -202,6 +205,12 @@ def main() -> int:
         index, count = map(int, options.shard.split("/"))
         only = [name for name in options.only.split(",") if name]
         return walk(options.seconds, options.dtypes.split(","), only, (index, count))
+    if options.kernels:
+        from gpu_walk import never_started
+
+        left, count = never_started(options.dtypes.split(","))
+        print(*left, f"{count - len(left)} of {count} kernels are walked", sep="\n")
+        return 1 if left else 0
     sanitizer = options.sanitizer or find_program("compute-sanitizer")
     if sanitizer is None:
         print("compute-sanitizer was not found; name it with --sanitizer")
