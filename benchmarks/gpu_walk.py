@@ -353,7 +353,7 @@ def never_started(dtypes: list[str]) -> tuple[list[str], int]:
     kernels = set(
         map(demangled, re.findall(rb"_ZN4xllm7kernels4cuda\w*_kernel\w*", Path(_C_cuda.__file__).read_bytes()))
     )
-    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiled:
         walk(math.inf, dtypes, [], (1, 1))
     return sorted(kernels - {event.key for event in profiled.key_averages()}), len(kernels)
 
