@@ -81,16 +81,16 @@ def rows(numbers: Numbers) -> None:
 
 def streamed_products(numbers: Numbers) -> None:
     """`linear_stream` in each of its shapes."""
-    tall, row = numbers.normal(4096, 8448), numbers.normal(1, 8448)  # the least that takes large tiles in parts
-    decode.linear_stream(row, tall, numbers.workspace, out=numbers.normal(1, 4096), epilogue=ADD_RESIDUAL)
+    tall, row = numbers.normal(64, 8192), numbers.normal(1, 8192)  # K in two slices
+    decode.linear_stream(row, tall, out=numbers.normal(1, 64), epilogue=ADD_RESIDUAL)
     for n, k in ((384, 512), (64, 192), (1024, 2560), (4096, 256)):
         weight, norm, bias = numbers.normal(n, k, scale=0.02), numbers.normal(k), numbers.normal(n)
         for count in (1, numbers.random.randint(2, decode.LINEAR_STREAM_MAX_BATCH)):
             x, given = numbers.normal(count, k), {"norm_weight": norm, "eps": EPS}
-            space, out = numbers.workspace, numbers.unset(count, n)
-            decode.linear_stream(x, weight, space, out=out, epilogue=NONE, bias=bias, **given)
-            decode.linear_stream(x, weight, space, out=numbers.unset(count, n // 2), epilogue=SILU_AND_MUL, **given)
-            decode.linear_stream(x, weight, space, out=out, epilogue=ADD_RESIDUAL)
+            out = numbers.unset(count, n)
+            decode.linear_stream(x, weight, out=out, epilogue=NONE, bias=bias, **given)
+            decode.linear_stream(x, weight, out=numbers.unset(count, n // 2), epilogue=SILU_AND_MUL, **given)
+            decode.linear_stream(x, weight, out=out, epilogue=ADD_RESIDUAL)
 
 
 def batched_products(numbers: Numbers) -> None:
@@ -103,10 +103,6 @@ def batched_products(numbers: Numbers) -> None:
             decode.linear_batch(x, weight, out=out, epilogue=NONE, bias=bias)
             decode.linear_batch(x, weight, out=out, epilogue=ADD_RESIDUAL)
             decode.linear_batch(x, weight, out=numbers.unset(count, n // 2), epilogue=SILU_AND_MUL)
-    wide = numbers.normal(18432, 64)
-    for most in (64, 128):
-        count = numbers.random.randint(most - 31, most)
-        decode.linear_batch(numbers.normal(count, 64), wide, out=numbers.unset(count, 9216), epilogue=SILU_AND_MUL)
     for count in (9, 17, 32):
         x, down, up = numbers.normal(count, 512), numbers.normal(192, 512), numbers.normal(1024, 192)
         total, norm = numbers.normal(count, 192), decode.UnfinishedNorm(numbers.unset(count, 192))
@@ -226,12 +222,12 @@ def uneven_routing(numbers: Numbers, rows_of_first: list[int]) -> experts.Routin
 
 
 def mixed_experts(numbers: Numbers) -> None:
-    """`mix_experts` in each of its shapes, with more weights than its rings hold."""
+    """`mix_experts` with more weights than its ring holds, hidden and inner sizes that fill stages and that do not."""
     most = experts.MIX_TOKENS
     for count, hidden, inner in ((1, 512, 256), (2, 512, 768), (most, 512, 256), (most, 320, 320)):
         x, norm, gate = numbers.normal(count, hidden), numbers.normal(hidden), numbers.normal(64, hidden, scale=0.05)
         stacks = expert_stacks(numbers, 64, hidden, inner)
-        experts.mix_experts(x, norm, EPS, gate, stacks, 4, renormalises=count > 1)
+        experts.mix_experts(x, norm, EPS, gate, stacks, 4, numbers.workspace, renormalises=count > 1)
 
 
 def streamed_experts(numbers: Numbers) -> None:
@@ -267,6 +263,8 @@ def routings(numbers: Numbers) -> None:
             experts.combine_experts(y, routing)
             experts.combine_experts(y, routing, numbers.normal(count, 512))
             experts.combine_experts(y, routing, numbers.normal(count, 512), numbers.normal(512), EPS)
+    wide, gate = numbers.normal(9, 2112), numbers.normal(32, 2112, scale=0.05)  # several passes
+    experts.norm_and_route(wide, numbers.normal(2112), EPS, gate, 2, numbers.workspace, renormalises=True)
 
 
 def beam_searches(numbers: Numbers) -> None:

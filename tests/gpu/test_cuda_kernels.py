@@ -140,29 +140,29 @@ def rotated(heads: torch.Tensor, positions: torch.Tensor, table: torch.Tensor) -
         (1024, 2048),
         (6144, 1024),
         (1024, 3072),
+        (1024, 8192),
         (151936, 1024),
         (960, 576),
         (1152, 896),
         (32, 64),
     ],
 )
-def test_linear_stream(num_rows, n, k, workspace, normal, poisoned):
+def test_linear_stream(num_rows, n, k, normal, poisoned):
     from xllm_kernels.cuda.decode import Epilogue, linear_stream
 
     x, weight, norm, bias = normal(num_rows, k), normal(n, k, scale=0.02), normal(k), normal(n)
     product = normed(x, norm, 1e-6) @ weight.double().t()
     out = poisoned(num_rows, n)
-    linear_stream(x, weight, workspace, out=out, epilogue=Epilogue.NONE, norm_weight=norm, bias=bias, eps=1e-6)
+    linear_stream(x, weight, out=out, epilogue=Epilogue.NONE, norm_weight=norm, bias=bias, eps=1e-6)
     assert error_of(out, product + bias.double()) < 1e-2
     gated = poisoned(num_rows, n // 2)
-    linear_stream(x, weight, workspace, out=gated, epilogue=Epilogue.SILU_AND_MUL, norm_weight=norm, eps=1e-6)
+    linear_stream(x, weight, out=gated, epilogue=Epilogue.SILU_AND_MUL, norm_weight=norm, eps=1e-6)
     gate, up = product.chunk(2, -1)
     assert error_of(gated, torch.nn.functional.silu(gate) * up) < 1e-2
     residual = normal(num_rows, n)
     expected = residual.double() + x.double() @ weight.double().t()
-    linear_stream(x, weight, workspace, out=residual, epilogue=Epilogue.ADD_RESIDUAL)
+    linear_stream(x, weight, out=residual, epilogue=Epilogue.ADD_RESIDUAL)
     assert error_of(residual, expected) < 1e-2
-    assert not workspace.counters.any()
 
 
 @pytest.mark.parametrize("num_rows", [1, 9, 16, 17, 32])
@@ -211,7 +211,7 @@ def test_a_norm_between_two_products(num_rows, hidden, inner, normal, poisoned):
 
 
 @pytest.mark.parametrize("num_rows", [1, 6, 20])
-def test_products_norm_rows_of_any_size(num_rows, workspace):
+def test_products_norm_rows_of_any_size(num_rows):
     """float16 ends at 65504: a number of a row times its weight is larger, before the norm has made it small."""
     from xllm_kernels.cuda.decode import Epilogue, UnfinishedNorm, linear_batch, linear_stream
 
@@ -223,25 +223,12 @@ def test_products_norm_rows_of_any_size(num_rows, workspace):
     expected = normed(total, norm_weight, 1e-6) @ weight.double().t()
     out = torch.full((num_rows, n), float("nan"), device="cuda").half()
     if num_rows <= 8:
-        linear_stream(total, weight, workspace, out=out, epilogue=Epilogue.NONE, norm_weight=norm_weight, eps=1e-6)
+        linear_stream(total, weight, out=out, epilogue=Epilogue.NONE, norm_weight=norm_weight, eps=1e-6)
     else:
         norm, x, identity = UnfinishedNorm(total), total.clone(), torch.zeros(hidden, hidden, device="cuda").half()
         linear_batch(x, identity, out=total, epilogue=Epilogue.ADD_RESIDUAL, next_norm=(norm_weight, norm))
         linear_batch(norm, weight, out=out, epilogue=Epilogue.NONE, eps=1e-6)
     assert error_of(out, expected) < 5e-3
-
-
-@pytest.mark.parametrize("num_rows", [33, 64, 65, 128])
-def test_gates_of_many_rows(num_rows, normal, poisoned):
-    from xllm_kernels.cuda.decode import Epilogue, linear_batch, why_no_linear_batch
-
-    n, k = 24576, 1024
-    assert why_no_linear_batch(num_rows, n, k, Epilogue.SILU_AND_MUL) is None
-    assert why_no_linear_batch(num_rows, n, k, Epilogue.NONE)
-    x, weight, gated = normal(num_rows, k), normal(n, k, scale=0.02), poisoned(num_rows, n // 2)
-    gate, up = (x.double() @ weight.double().t()).chunk(2, -1)
-    linear_batch(x, weight, out=gated, epilogue=Epilogue.SILU_AND_MUL)
-    assert error_of(gated, torch.nn.functional.silu(gate) * up) < 1e-2
 
 
 def test_rows_that_products_take():
@@ -254,38 +241,28 @@ def test_rows_that_products_take():
 def test_linear_batch_refuses_what_it_cannot_do(normal, poisoned):
     from xllm_kernels.cuda.decode import Epilogue, linear_batch, why_no_linear_batch
 
-    assert why_no_linear_batch(9, 100, 64, Epilogue.NONE)
+    assert why_no_linear_batch(100, 64)
     with pytest.raises(ValueError, match="32 rows"):
         linear_batch(normal(33, 64), normal(64, 64), out=poisoned(33, 64), epilogue=Epilogue.NONE)
     with pytest.raises(ValueError, match="out has size 3"):
         linear_batch(normal(2, 64), normal(64, 64), out=poisoned(3, 64), epilogue=Epilogue.NONE)
 
 
-def test_linear_stream_refuses_what_it_cannot_do(workspace, normal, poisoned):
+def test_linear_stream_refuses_what_it_cannot_do(normal, poisoned):
     from xllm_kernels.cuda.decode import Epilogue, linear_stream, why_no_linear_stream
 
     assert why_no_linear_stream(4096, 100, Epilogue.NONE)
     assert why_no_linear_stream(4096, 4096, Epilogue.NONE) is None
     with pytest.raises(ValueError, match="1 to 8 rows"):
         linear_stream(
-            normal(9, 64),
-            normal(64, 64),
-            workspace,
-            out=poisoned(9, 64),
-            epilogue=Epilogue.NONE,
-            norm_weight=normal(64),
+            normal(9, 64), normal(64, 64), out=poisoned(9, 64), epilogue=Epilogue.NONE, norm_weight=normal(64)
         )
     with pytest.raises(ValueError, match="out has size 3"):
         linear_stream(
-            normal(2, 64),
-            normal(64, 64),
-            workspace,
-            out=poisoned(3, 64),
-            epilogue=Epilogue.NONE,
-            norm_weight=normal(64),
+            normal(2, 64), normal(64, 64), out=poisoned(3, 64), epilogue=Epilogue.NONE, norm_weight=normal(64)
         )
     with pytest.raises(ValueError, match="CUDA device"):
-        linear_stream(normal(2, 64).cpu(), normal(64, 64), workspace, out=poisoned(2, 64), epilogue=Epilogue.NONE)
+        linear_stream(normal(2, 64).cpu(), normal(64, 64), out=poisoned(2, 64), epilogue=Epilogue.NONE)
 
 
 LENGTHS = [[1], [17, 0, 64, 65, 1024], [5, 333, 2000, 63], [128] * 40]

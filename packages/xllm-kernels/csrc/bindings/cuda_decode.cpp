@@ -9,7 +9,7 @@ namespace xllm::bindings::cuda {
 namespace device = kernels::cuda;
 
 void linear_stream(Handle x_object, Handle weight_object, Handle norm_weight_object, Handle bias_object, double eps,
-                   int epilogue, Handle out_object, Handle workspace_object, Handle counters_object, uintptr_t stream) {
+                   int epilogue, Handle out_object, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), weight(weight_object, "weight"), out(out_object, "out");
   const device::HalfType type = half_type_of(x);
   const Scalar scalar = x.scalar();
@@ -21,16 +21,11 @@ void linear_stream(Handle x_object, Handle weight_object, Handle norm_weight_obj
   x.expect_size(1, k, "the columns of weight");
   out.expect_size(0, x.size(0), "the rows of x");
   out.expect_size(1, gated ? n / 2 : n, "the outputs of weight");
-  const Workspace workspace = workspace_of(workspace_object, counters_object);
   device::linear_stream({.x = x.memory(),
                          .weight = weight.memory(),
                          .norm_weight = optional_vector(norm_weight_object, "norm_weight", k, scalar),
                          .bias = optional_vector(bias_object, "bias", n, scalar),
                          .out = out.memory(),
-                         .workspace = workspace.memory,
-                         .workspace_size = workspace.size,
-                         .counters = workspace.counters,
-                         .num_counters = workspace.num_counters,
                          .batch = static_cast<int>(x.size(0)),
                          .n = static_cast<int>(n),
                          .k = static_cast<int>(k),

@@ -18,8 +18,7 @@ void norm_and_rotate(Handle positions, Handle query, Handle key, Handle q_norm, 
 void write_kv(Handle key, Handle value, Handle key_cache, Handle value_cache, Handle slot_mapping, uintptr_t stream);
 void silu_and_mul(Handle x, Handle out, uintptr_t stream);
 void argmax(Handle logits, Handle token_ids, Handle best, Handle workspace, Handle counters, uintptr_t stream);
-void linear_stream(Handle x, Handle weight, Handle norm_weight, Handle bias, double eps, int epilogue, Handle out,
-                   Handle workspace, Handle counters, uintptr_t stream);
+void linear_stream(Handle x, Handle weight, Handle norm_weight, Handle bias, double eps, int epilogue, Handle out, uintptr_t stream);
 void linear_batch(Handle x, Handle weight, Handle bias, int epilogue, Handle squares, double eps, Handle next_norm, Handle next_x,
                   Handle next_squares, Handle out, uintptr_t stream);
 void decode_attention(Handle query, Handle key, Handle value, Handle q_norm, Handle k_norm, Handle cos_sin_cache,

@@ -29,7 +29,7 @@ NB_MODULE(_C_cuda, m) {
   m.def("silu_and_mul", &bindings::silu_and_mul, "x"_a, "out"_a, "stream"_a);
   m.def("argmax", &bindings::argmax, "logits"_a, "token_ids"_a, "best"_a, "workspace"_a, "counters"_a, "stream"_a);
   m.def("linear_stream", &bindings::linear_stream, "x"_a, "weight"_a, "norm_weight"_a.none(), "bias"_a.none(), "eps"_a,
-        "epilogue"_a, "out"_a, "workspace"_a, "counters"_a, "stream"_a);
+        "epilogue"_a, "out"_a, "stream"_a);
   m.def("linear_batch", &bindings::linear_batch, "x"_a, "weight"_a, "bias"_a.none(), "epilogue"_a, "squares"_a.none(), "eps"_a,
         "next_norm"_a.none(), "next_x"_a.none(), "next_squares"_a.none(), "out"_a, "stream"_a);
   m.def("decode_attention", &bindings::decode_attention, "query"_a, "key"_a, "value"_a, "q_norm"_a.none(),
@@ -84,9 +84,7 @@ NB_MODULE(_C_cuda, m) {
   m.attr("RUN_EXPERTS_MAX_ROWS") = kernels::kRunExpertsMaxRows;
   m.def("why_no_run_experts", &kernels::why_no_run_experts, "num_experts"_a, "hidden"_a, "inner"_a);
   m.attr("LINEAR_BATCH_MAX_BATCH") = kernels::kLinearBatchMaxBatch;
-  m.def("why_no_linear_batch", [](int64_t batch, int64_t n, int64_t k, int epilogue) {
-    return kernels::why_no_linear_batch(batch, n, k, static_cast<kernels::Epilogue>(epilogue));
-  }, "batch"_a, "n"_a, "k"_a, "epilogue"_a);
+  m.def("why_no_linear_batch", &kernels::why_no_linear_batch, "n"_a, "k"_a);
   m.def("why_no_linear_stream", [](int64_t n, int64_t k, int epilogue) {
     return kernels::why_no_linear_stream(n, k, static_cast<kernels::Epilogue>(epilogue));
   }, "n"_a, "k"_a, "epilogue"_a);

@@ -21,4 +21,13 @@ __device__ __forceinline__ float4 load_from_cluster(uint32_t address, int rank) 
   return v;
 }
 
+// The number at `address` of the shared memory of block `rank`.
+__device__ __forceinline__ float load_number_from_cluster(uint32_t address, int rank) {
+  uint32_t there;
+  float v;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(there) : "memory");
+  return v;
+}
+
 }  // namespace xllm::kernels::cuda

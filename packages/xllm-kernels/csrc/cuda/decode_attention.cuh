@@ -101,6 +101,8 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
   if (warp == WARPS) {
     // KV of older tokens was there before the kernel before this one, which wrote only the new token's projections.
     if (lane > 0) return;
+    prefetch_map(&args.keys);
+    prefetch_map(&args.values);
     const int last_block = (length - 1) / args.block_size, boxes_per_block = args.block_size / 16;
     for (int tile = tile0; tile < tile1; ++tile) {
       const int i = tile - tile0, stage = i % STAGES;
@@ -134,6 +136,12 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
   wait_for_prerequisites();
 
   const T* q_row = args.q + row * args.q_row_stride;
+  float key[E], value[E];
+  if (holds_new) {  // asked for beside q, not after it
+    const int64_t at = row * args.kv_row_stride + head * D + lane * E;
+    load_numbers<Element>(key, args.k + at);
+    load_numbers<Element>(value, args.v + at);
+  }
   const auto normed_and_rotated = [&](float (&v)[E], bool has_norm, const float (&weights)[E]) {
     if (!rotates) return;
     if (has_norm) norm_head<Element, D>(v, weights, args.eps);
@@ -150,14 +158,11 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
   // The new token's K and V go to the cache and, by the warp whose tokens hold it, into the tile.
   T new_key[E], new_value[E];
   if (holds_new) {
-    const int64_t at = row * args.kv_row_stride + head * D + lane * E;
-    float v[E];
-    load_numbers<Element>(v, args.k + at);
-    normed_and_rotated(v, args.k_norm != nullptr, k_weights);
+    normed_and_rotated(key, args.k_norm != nullptr, k_weights);
 #pragma unroll
     for (int i = 0; i < E; ++i) {
-      new_key[i] = Element::narrow(v[i]);
-      new_value[i] = args.v[at + i];
+      new_key[i] = Element::narrow(key[i]);
+      new_value[i] = Element::narrow(value[i]);
       args.key_cache[(new_slot * kv_heads + head) * D + lane * E + i] = new_key[i];
       args.value_cache[(new_slot * kv_heads + head) * D + lane * E + i] = new_value[i];
     }

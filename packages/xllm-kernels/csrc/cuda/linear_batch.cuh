@@ -1,14 +1,14 @@
 // y = epilogue(x W^T + bias) for up to NB rows of x: W is the A operand of warpgroup products, x the B operand, both in shared memory.
 //
-// A block multiplies 64 * RT rows of W, a warpgroup 64 of them, over one of S equal parts of K. One thread asks the bulk tensor copy
-// engine for steps of W and x (64 columns) in a ring of STAGES. The ring fills with W while the kernel before ends (programmatic
-// dependent launch), so two neighbours' rings must fit one multiprocessor. S blocks that share rows of W are a cluster: each leaves
+// A block multiplies 64 rows of W by all rows of x over one of S equal parts of K. One thread asks the bulk tensor copy engine for steps
+// of W and x (64 columns) in a ring of STAGES. The ring fills with W while the kernel before ends (programmatic dependent launch), so two
+// neighbours' rings must fit one multiprocessor. S blocks that share rows of W are a cluster: each leaves
 // its sums in its shared memory, where the ring was, and adds up those of all for 1 / S of the rows of x, always in the same order.
 //
 // An RMS norm between two products needs no kernel of its own: the first leaves, beside its sums with the residual, the same times the
 // norm's weight, and sums of squares of what each block wrote of a row; the second multiplies what was left and scales its rows.
 //
-// GATED: the rows of a block are 32 * RT gate rows and the 32 * RT up rows that belong to them. Knows nothing of models.
+// GATED: the rows of a block are 32 gate rows and the 32 up rows that belong to them. Knows nothing of models.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace xllm::kernels::cuda {
 
 template <class T>
 struct BatchParameters {
-  CUtensorMap weight;  // [N, K], boxes of 64 * RT (silu_and_mul: 32 * RT) rows
+  CUtensorMap weight;  // [N, K], boxes of 64 rows (GATED: 32)
   CUtensorMap x;       // [B, K], boxes of NB rows
   const T* bias;
   T* out;
@@ -40,43 +40,40 @@ struct BatchParameters {
   float* next_squares;                // [N / 64, kNormedRows]
 };
 
-constexpr int kNormedRows = 32;  // most rows of x whose norm is finished here
+constexpr int kNormedRows = kLinearBatchMaxBatch;
 
-// Sums of squares of the rows of x.
+// A warp of its own finishes the norm of x while others multiply: lane b adds up the squares of row b, of which every block needs all.
 template <class Shape>
-struct RowSquares {
-  static constexpr int kRows = kNormedRows, kGroups = Shape::kThreads / kRows;
-  float shares[kGroups][kRows];
-  float scales[kRows];
-
-  __device__ __forceinline__ void load(const typename Shape::Parameters& args) {
-    for (int i = threadIdx.x; i < kGroups * kRows; i += Shape::kThreads) {
-      const int group = i / kRows, row = i % kRows;
-      float sum = 0.f;
-      if (row < args.batch) {
-        for (int part = group; part < args.k / 64; part += kGroups) sum += args.squares[part * kRows + row];
-      }
-      shares[group][row] = sum;
-    }
-  }
-  // After a barrier; another must follow.
-  __device__ __forceinline__ void finish(const typename Shape::Parameters& args) {
-    for (int row = threadIdx.x; row < kRows; row += Shape::kThreads) {
-      float sum = 0.f;
+__device__ __forceinline__ void leave_scales(const typename Shape::Parameters& args, float* scales) {
+  constexpr int kAhead = 8;  // loads in flight
+  const int row = threadIdx.x % 32, parts = row < args.batch ? args.k / 64 : 0;
+  float sums[kAhead] = {};
+  wait_for_prerequisites();
+  for (int part = 0; part < parts; part += kAhead) {
 #pragma unroll
-      for (int group = 0; group < kGroups; ++group) sum += shares[group][row];
-      scales[row] = norm_scale<typename Shape::Element>(sum, args.k, args.eps);
+    for (int i = 0; i < kAhead; ++i) {
+      if (part + i < parts) sums[i] += args.squares[(part + i) * kNormedRows + row];
     }
   }
-};
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) sum += sums[i];
+  scales[row] = norm_scale<typename Shape::Element>(sum, args.k, args.eps);
+  asm volatile("bar.arrive 2, %0;" ::"n"(Shape::kThreads + 32) : "memory");
+}
 
-template <class ELEMENT, int RT, int NB, int STAGES>
+template <class Shape>
+__device__ __forceinline__ void wait_for_scales() {
+  asm volatile("bar.sync 2, %0;" ::"n"(Shape::kThreads + 32) : "memory");
+}
+
+template <class ELEMENT, int NB, int STAGES>
 struct BatchShape {
   using Element = ELEMENT;
   using T = typename Element::type;
   using Parameters = BatchParameters<T>;
-  static constexpr int kRows = 64 * RT, kColumns = NB, kStages = STAGES;
-  static constexpr int kThreads = 128 * RT, kBlockThreads = kThreads + 32;
+  static constexpr int kRows = 64, kColumns = NB, kStages = STAGES;
+  static constexpr int kThreads = 128, kBlockThreads = kThreads + 64;  // a warpgroup that multiplies, a warp that copies, one that norms
   static constexpr int kWeightBytes = kRows * 128, kStageBytes = kWeightBytes + NB * 128;
   static constexpr int kSumStride = kRows + 4;
   static constexpr int kRingBytes = std::max(STAGES * kStageBytes, NB * kSumStride * 4);
@@ -93,6 +90,8 @@ struct BatchPlace {
 template <class Shape, bool GATED>
 __device__ __forceinline__ void copy_steps(const typename Shape::Parameters& args, unsigned char* stages, uint64_t* full, uint64_t* empty,
                                            BatchPlace place, int steps) {
+  prefetch_map(&args.weight);
+  prefetch_map(&args.x);
   const uint64_t once = evict_first_policy(), often = evict_last_policy();
   const int column0 = place.split * steps * kBoxColumns;
   const auto copy_weight = [&](int step, int stage) {
@@ -146,14 +145,14 @@ __device__ __forceinline__ void total_of_eight(const typename Shape::Parameters&
   const uint32_t address = shared_address(sums + b * Shape::kSumStride + row);
 #pragma unroll
   for (int e = 0; e < 8; ++e) v[e] = 0.f;
+#pragma unroll 2
   for (int s = 0; s < args.splits; ++s) add_eight(v, load_from_cluster(address, s), load_from_cluster(address + 16, s));
 }
 
 // Leaves eight numbers of row `b` for the next norm; the eight threads of neighbouring numbers of the row call it together.
 template <class Shape>
-__device__ __forceinline__ void leave_for_norm(const typename Shape::Parameters& args, uint4 v, int b, int column) {
+__device__ __forceinline__ void leave_for_norm(const typename Shape::Parameters& args, uint4 v, uint4 weight, int b, int column) {
   float squares = 0.f;
-  const uint4 weight = *reinterpret_cast<const uint4*>(args.next_norm + column);
   *reinterpret_cast<uint4*>(args.next_x + static_cast<size_t>(b) * args.n + column) =
       weigh_piece<typename Shape::Element>(v, weight, squares);
   const int lane = threadIdx.x % 32;
@@ -162,52 +161,89 @@ __device__ __forceinline__ void leave_for_norm(const typename Shape::Parameters&
   if (lane % 8 == 0) args.next_squares[column / 64 * kNormedRows + b] = squares;
 }
 
-// Applies the epilogue to rows b0 to b1 of x and writes them.
+// What a block writes: rows b0 to b1 of x, eight numbers at a time.
 template <class Shape, bool GATED>
-__device__ __forceinline__ void write_rows(const typename Shape::Parameters& args, const float* sums, const float* scales, BatchPlace place,
-                                           int b0, int b1) {
+struct BatchOutput {
+  static constexpr int kRows = GATED ? Shape::kRows / 2 : Shape::kRows, kGroups = kRows / 8;
+  int tile, b0, b1;
+
+  __device__ __forceinline__ int count() const { return (b1 - b0) * kGroups; }
+  __device__ __forceinline__ int b(int i) const { return b0 + i / kGroups; }
+  __device__ __forceinline__ int row(int i) const { return i % kGroups * 8; }
+  __device__ __forceinline__ int column(int i) const { return tile * kRows + row(i); }
+  __device__ __forceinline__ uint4* at(const typename Shape::Parameters& args, int i) const {
+    return reinterpret_cast<uint4*>(args.out + static_cast<size_t>(b(i)) * (GATED ? args.n / 2 : args.n) + column(i));
+  }
+};
+
+// What eight sums meet, asked for long before they are there.
+struct BatchAddends {
+  uint4 residual = make_uint4(0, 0, 0, 0), bias = make_uint4(0, 0, 0, 0), next_norm = make_uint4(0, 0, 0, 0);
+
+  template <class Shape>
+  __device__ __forceinline__ void load(const typename Shape::Parameters& args, const BatchOutput<Shape, false>& output, int i) {
+    if (i >= output.count()) return;
+    if (args.adds) residual = *output.at(args, i);
+    if (args.bias != nullptr) bias = *reinterpret_cast<const uint4*>(args.bias + output.column(i));
+    if (args.next_norm != nullptr) next_norm = *reinterpret_cast<const uint4*>(args.next_norm + output.column(i));
+  }
+};
+
+// Applies the epilogue to the sums of all blocks of the tile, and writes. `addends` are those of the thread's first eight numbers.
+template <class Shape>
+__device__ __forceinline__ void write_rows(const typename Shape::Parameters& args, const float* sums, const float* scales,
+                                           const BatchOutput<Shape, false>& output, BatchAddends addends) {
   using Element = typename Shape::Element;
-  constexpr int kOutRows = GATED ? Shape::kRows / 2 : Shape::kRows, kGroups = kOutRows / 8;
-  const int width = GATED ? args.n / 2 : args.n;
-  for (int i = threadIdx.x; i < (b1 - b0) * kGroups; i += Shape::kThreads) {
-    const int b = b0 + i / kGroups, row = i % kGroups * 8, column = place.tile * kOutRows + row;
-    auto* out = reinterpret_cast<uint4*>(args.out + static_cast<size_t>(b) * width + column);
-    uint4 more = make_uint4(0, 0, 0, 0);
-    if (args.adds) more = *out;
-    uint4 bias = make_uint4(0, 0, 0, 0);
-    if (args.bias != nullptr) bias = *reinterpret_cast<const uint4*>(args.bias + column);
+  for (int i = threadIdx.x; i < output.count(); i += Shape::kThreads) {
+    const int b = output.b(i);
     float v[8];
-    total_of_eight<Shape>(args, sums, b, row, v);
+    total_of_eight<Shape>(args, sums, b, output.row(i), v);
     const float scale = args.squares == nullptr ? 1.f : scales[b];
-    if constexpr (GATED) {
-      float up[8];
-      total_of_eight<Shape>(args, sums, b, kOutRows + row, up);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) v[e] = silu_times(v[e] * scale, up[e] * scale);
-    } else {
-#pragma unroll
-      for (int e = 0; e < 8; ++e) v[e] *= scale;
-    }
-    const auto finished = [&](int e, uint32_t bias_pair, uint32_t more_pair) {
-      const float2 first = Element::widen_pair(bias_pair), second = Element::widen_pair(more_pair);
-      return Element::narrow_pair(v[e] + first.x + second.x, v[e + 1] + first.y + second.y);
+    const auto finished = [&](int e, uint32_t bias_pair, uint32_t residual_pair) {
+      const float2 bias = Element::widen_pair(bias_pair), residual = Element::widen_pair(residual_pair);
+      return Element::narrow_pair(v[e] * scale + bias.x + residual.x, v[e + 1] * scale + bias.y + residual.y);
     };
-    const uint4 result = make_uint4(finished(0, bias.x, more.x), finished(2, bias.y, more.y), finished(4, bias.z, more.z), finished(6, bias.w, more.w));
-    *out = result;
-    if constexpr (!GATED) {
-      if (args.next_norm != nullptr) leave_for_norm<Shape>(args, result, b, column);
+    const uint4 bias = addends.bias, residual = addends.residual;
+    const uint4 result = make_uint4(finished(0, bias.x, residual.x), finished(2, bias.y, residual.y), finished(4, bias.z, residual.z),
+                                    finished(6, bias.w, residual.w));
+    *output.at(args, i) = result;
+    if (args.next_norm != nullptr) leave_for_norm<Shape>(args, result, addends.next_norm, b, output.column(i));
+    addends.load(args, output, i + Shape::kThreads);
+  }
+}
+
+// The same of gates and what they let through.
+template <class Shape>
+__device__ __forceinline__ void write_gated_rows(const typename Shape::Parameters& args, const float* sums, const float* scales,
+                                                 const BatchOutput<Shape, true>& output) {
+  using Element = typename Shape::Element;
+  for (int i = threadIdx.x; i < output.count(); i += Shape::kThreads) {
+    const int b = output.b(i), row = output.row(i);
+    float gate[8] = {}, up[8] = {};
+    const uint32_t address = shared_address(sums + b * Shape::kSumStride + row);
+    for (int s = 0; s < args.splits; ++s) {
+      add_eight(gate, load_from_cluster(address, s), load_from_cluster(address + 16, s));
+      add_eight(up, load_from_cluster(address + output.kRows * 4, s), load_from_cluster(address + output.kRows * 4 + 16, s));
     }
+    const float scale = args.squares == nullptr ? 1.f : scales[b];
+    const auto gated = [&](int e) {
+      return Element::narrow_pair(silu_times(gate[e] * scale, up[e] * scale), silu_times(gate[e + 1] * scale, up[e + 1] * scale));
+    };
+    *output.at(args, i) = make_uint4(gated(0), gated(2), gated(4), gated(6));
   }
 }
 
 // The warps that multiply: over all steps, then the epilogue.
 template <class Shape, bool GATED>
 __device__ __forceinline__ void multiply_steps(const typename Shape::Parameters& args, unsigned char* stages, uint64_t* full, uint64_t* empty,
-                                               RowSquares<Shape>& squares, BatchPlace place, int steps) {
+                                               const float* scales, BatchPlace place, int steps) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   auto* sums = reinterpret_cast<float*>(stages);
+  const int share = (args.batch + args.splits - 1) / args.splits, b0 = min(args.batch, place.split * share);
+  const BatchOutput<Shape, GATED> output{place.tile, b0, min(args.batch, b0 + share)};
   wait_for_prerequisites();
-  if (args.squares != nullptr) squares.load(args);  // x is on its way, too
+  BatchAddends addends;
+  if constexpr (!GATED) addends.load(args, output, threadIdx.x);
 
   float c[Shape::kColumns / 2];
   int stage = 0, parity = 0, before = 0;
@@ -215,7 +251,7 @@ __device__ __forceinline__ void multiply_steps(const typename Shape::Parameters&
     barrier_wait(full + stage, parity);
     __syncwarp();
     const unsigned char* base = stages + stage * Shape::kStageBytes;
-    const uint64_t a = describe_rows(shared_address(base + warp / 4 * 64 * 128)), b = describe_rows(shared_address(base + Shape::kWeightBytes));
+    const uint64_t a = describe_rows(shared_address(base)), b = describe_rows(shared_address(base + Shape::kWeightBytes));
     warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < kBoxColumns / 16; ++k) multiply_rows<typename Shape::Element>(c, a + 2 * k, b + 2 * k, step > 0 || k > 0);
@@ -231,30 +267,32 @@ __device__ __forceinline__ void multiply_steps(const typename Shape::Parameters&
   warpgroup_wait<0>();
   settle(c);
   sync_threads<Shape::kThreads>();  // nobody reads the ring any more
-  if (args.squares != nullptr) squares.finish(args);
   leave_batch_sums<Shape>(c, sums, warp, lane);
-  const int share = (args.batch + args.splits - 1) / args.splits, b0 = min(args.batch, place.split * share);
+  if (args.squares != nullptr) wait_for_scales<Shape>();
   if (args.splits == 1) {
     sync_threads<Shape::kThreads>();
-    write_rows<Shape, GATED>(args, sums, squares.scales, place, 0, args.batch);
-    return;
+  } else {
+    cluster_arrive();
+    cluster_wait();
   }
-  cluster_arrive();
-  cluster_wait();
-  write_rows<Shape, GATED>(args, sums, squares.scales, place, b0, min(args.batch, b0 + share));
+  if constexpr (GATED) write_gated_rows<Shape>(args, sums, scales, output);
+  else write_rows<Shape>(args, sums, scales, output, addends);
+  if (args.splits == 1) return;
   cluster_arrive();  // nobody's shared memory goes while another reads it
   cluster_wait();
 }
 
+// Told that one block a multiprocessor would do, ptxas takes half as many registers again, and blocks of the kernels before and after do not
+// fit beside this one's.
 template <class Shape, bool GATED>
-__global__ void __launch_bounds__(Shape::kBlockThreads, 1) linear_batch_kernel(const __grid_constant__ typename Shape::Parameters args) {
+__global__ void __launch_bounds__(Shape::kBlockThreads) linear_batch_kernel(const __grid_constant__ typename Shape::Parameters args) {
   extern __shared__ unsigned char unaligned[];
   unsigned char* stages = align_to_swizzle(unaligned);
   auto* full = reinterpret_cast<uint64_t*>(stages + Shape::kRingBytes);
   uint64_t* empty = full + Shape::kStages;
   const BatchPlace place{static_cast<int>(blockIdx.x) / args.splits, static_cast<int>(blockIdx.x) % args.splits};
   const int steps = args.k / args.splits / kBoxColumns;
-  __shared__ RowSquares<Shape> squares;
+  __shared__ float scales[kNormedRows];
 
   if (threadIdx.x == 0) {
     for (int s = 0; s < Shape::kStages; ++s) {
@@ -265,10 +303,12 @@ __global__ void __launch_bounds__(Shape::kBlockThreads, 1) linear_batch_kernel(c
   }
   __syncthreads();
   launch_dependents();
-  if (threadIdx.x >= Shape::kThreads) {
+  if (threadIdx.x < Shape::kThreads) {
+    multiply_steps<Shape, GATED>(args, stages, full, empty, scales, place, steps);
+  } else if (threadIdx.x < Shape::kThreads + 32) {
     if (threadIdx.x == Shape::kThreads) copy_steps<Shape, GATED>(args, stages, full, empty, place, steps);
-  } else {
-    multiply_steps<Shape, GATED>(args, stages, full, empty, squares, place, steps);
+  } else if (args.squares != nullptr) {
+    leave_scales<Shape>(args, scales);
   }
 }
 

@@ -1,11 +1,11 @@
 // Which configuration of the kernel serves a product, and its launch.
 //
-// Measured on an H200 (2026-11-29) in whole decode steps of qwen3-8b, 36 layers and the head in one graph, weights bfloat16. Copies of
-// boxes by the tensor engine reach 3.4 TB/s (o), 3.6 (qkv), 3.9 (down), 4.1 (gate_up), 4.3 (head) at batch 1; registers filled by
-// ld.global.nc gave 2.8 to 3.9, copies row by row 2.4 to 3.6. Neighbours must fit into a multiprocessor's 228 KB together, or the next
-// kernel's ring cannot fill while this one ends. At batch 16 to 64, this kernel with 2 to 8 column tiles took 4.46 to 5.65 ms, cuBLAS
-// 4.26 to 4.38, and clusters that share x were slower still: hence kLinearStreamMaxBatch. Down at batch 8: 0.2 ms a step less in Wide's two
-// slices than in Tall's.
+// Measured on an H200 in whole decode steps of one graph, bfloat16. Copies of boxes by the tensor engine reach 3.4 TB/s (o of qwen3-8b), 3.6
+// (qkv), 3.9 (down), 4.1 (gate_up), 4.3 (head) at batch 1; registers filled by ld.global.nc gave 2.8 to 3.9, copies row by row 2.4 to 3.6.
+// Neighbours must fit into a multiprocessor's 228 KB together, or the next kernel's ring cannot fill while this one ends.
+// One row, ms a step of qwen3-8b: down by Narrow 4.13, by tiles of 64 rows and K in four slices 4.17, in a cluster 4.40; then o by Long 4.07,
+// Narrow 4.09, Deep 4.13; then qkv in two blocks a multiprocessor 4.04, in one 4.07. Of qwen3-0.6b: qkv in two 0.67, in one 0.63; gate_up by
+// Broad 0.63, by Wide 0.66; o by Whole 0.66, Deep 0.69.
 #include "linear_stream.cuh"
 
 #include <algorithm>
@@ -17,10 +17,14 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-// Batch 1: tiles of 16 rows, x resident, one block a multiprocessor.
+// One row: x resident, so that the ring holds W alone, and the norm is done once.
 template <class Element>
 using Narrow = LinearShape<Element, 1, 1, 1, 8, 512, 4, false>;
-// All K of a tile in the ring before x comes, x resident: latency counts alone.
+template <class Element>
+using Long = LinearShape<Element, 1, 1, 1, 8, 256, 12, false>;
+template <class Element>
+using Broad = LinearShape<Element, 2, 1, 1, 8, 256, 4, false>;
+// All K of a tile in the ring before x comes: latency counts alone.
 template <class Element>
 using Whole = LinearShape<Element, 1, 1, 1, 8, 512, 8, false>;
 // Few rows of W: small tiles, a long ring.
@@ -29,14 +33,11 @@ using Deep = LinearShape<Element, 1, 1, 1, 8, 256, 8, true>;
 // Many rows of W.
 template <class Element>
 using Wide = LinearShape<Element, 2, 1, 1, 8, 256, 4, true>;
-// Batch 1, long rows of W: large tiles, K in slices.
-template <class Element>
-using Tall = LinearShape<Element, 4, 1, 2, 4, 256, 2, true>;
 // K no multiple of 256.
 template <class Element>
 using Small = LinearShape<Element, 2, 1, 1, 2, 64, 8, true>;
 
-constexpr int kMaxSharedBytes = 227 * 1024;
+constexpr int kMaxSharedBytes = 227 * 1024, kHalfSharedBytes = 113 * 1024;
 // Slices meet at the price of about 2 us. So much of a tile has come before x does, or soon after, so that it is not worth a cut.
 constexpr int kUnsplitBytes = 128 * 1024;
 constexpr int kMaxBlocks = 264;  // two a multiprocessor of an H100 or H200
@@ -61,8 +62,6 @@ void run(const LinearStreamArgs& args, int splits, int blocks, void* stream) {
       static_cast<const T*>(args.norm_weight),
       static_cast<const T*>(args.bias),
       static_cast<T*>(args.out),
-      args.workspace,
-      args.counters,
       args.batch,
       args.n,
       args.k,
@@ -72,7 +71,7 @@ void run(const LinearStreamArgs& args, int splits, int blocks, void* stream) {
   const auto kernel = linear_stream_kernel<Shape, EPI, kNorm>;
   const int bytes = Shape::bytes(args.k, args.batch);
   allow_shared_bytes(kernel, bytes, "linear_stream");
-  launch(kernel, "linear_stream", {dim3(blocks), Shape::kBlockThreads, bytes}, parameters, stream);
+  launch(kernel, "linear_stream", {dim3(blocks), Shape::kBlockThreads, bytes, splits}, parameters, stream);
 }
 
 template <class Shape, Epilogue EPI>
@@ -81,8 +80,13 @@ Plan plan() {
 }
 
 template <class Shape>
-bool fits(int64_t n, int64_t k) {
-  return n % Shape::kRows == 0 && k % Shape::kKc == 0 && Shape::bytes(static_cast<int>(k), kLinearStreamMaxBatch) <= kMaxSharedBytes;
+bool fits(int batch, int64_t n, int64_t k, int max_bytes = kMaxSharedBytes) {
+  return n % Shape::kRows == 0 && k % Shape::kKc == 0 && Shape::bytes(static_cast<int>(k), batch) <= max_bytes;
+}
+// Whether two blocks share a multiprocessor.
+template <class Shape>
+bool fits_twice(int batch, int64_t n, int64_t k) {
+  return fits<Shape>(batch, n, k, kHalfSharedBytes);
 }
 
 Plan with_units(Plan plan, int min_units) {
@@ -94,36 +98,47 @@ template <class Element>
 Plan plan_add_residual(int batch, int64_t n, int64_t k) {
   const bool is_long = k > 2 * n;
   using InRing = Whole<Element>;
-  const bool is_in_ring = n / InRing::kRows <= kMaxBlocks / 2 && k > 2048 && k <= InRing::kKc * InRing::kStages;
-  if (batch <= 2 && is_in_ring && fits<InRing>(n, k)) return plan<InRing, Epilogue::add_residual>();
-  if (batch == 1 && is_long && n >= 4096 && fits<Tall<Element>>(n, k)) return with_units(plan<Tall<Element>, Epilogue::add_residual>(), 256);
-  if (fits<Deep<Element>>(n, k) && (batch == 1 || n < 4096)) return plan<Deep<Element>, Epilogue::add_residual>();
-  if (fits<Wide<Element>>(n, k)) return with_units(plan<Wide<Element>, Epilogue::add_residual>(), is_long ? 256 : 128);
-  return fits<Small<Element>>(n, k) ? plan<Small<Element>, Epilogue::add_residual>() : Plan{};
+  const bool is_in_ring = n / InRing::kRows <= kMaxBlocks / 2 && k <= InRing::kKc * InRing::kStages;
+  if (batch <= 2 && is_in_ring && fits<InRing>(batch, n, k)) return plan<InRing, Epilogue::add_residual>();
+  if (batch == 1 && is_long && fits_twice<Narrow<Element>>(batch, n, k)) return plan<Narrow<Element>, Epilogue::add_residual>();
+  if (batch == 1 && fits_twice<Long<Element>>(batch, n, k)) return plan<Long<Element>, Epilogue::add_residual>();
+  if (fits<Deep<Element>>(batch, n, k) && (batch == 1 || n < 4096)) return plan<Deep<Element>, Epilogue::add_residual>();
+  if (fits<Wide<Element>>(batch, n, k)) return with_units(plan<Wide<Element>, Epilogue::add_residual>(), is_long ? 256 : 128);
+  return fits<Small<Element>>(batch, n, k) ? plan<Small<Element>, Epilogue::add_residual>() : Plan{};
+}
+
+// One row and a short K: x resident in two blocks a multiprocessor.
+template <class Element>
+bool is_broad(int batch, int64_t n, int64_t k) {
+  return batch == 1 && k <= 2048 && fits_twice<Broad<Element>>(batch, n, k);
 }
 
 template <class Element>
 Plan plan_none(int batch, int64_t n, int64_t k) {
-  if (batch == 1 && n <= 16384 && fits<Narrow<Element>>(n, k)) {
-    Plan narrow = plan<Narrow<Element>, Epilogue::none>();
-    narrow.blocks = kMaxBlocks / 2;
+  using Few = Narrow<Element>;
+  if (batch == 1 && n <= 16384 && fits_twice<Few>(batch, n, k)) {
+    Plan narrow = plan<Few, Epilogue::none>();
+    const int64_t tiles = n / Few::kRows, most = (tiles + kMaxBlocks / 2 - 1) / (kMaxBlocks / 2);
+    if (most * k <= Few::kKc * Few::kStages) narrow.blocks = kMaxBlocks / 2;  // all tiles of a block are in its ring before x comes
     return narrow;
   }
-  if (fits<Wide<Element>>(n, k)) return plan<Wide<Element>, Epilogue::none>();
-  return fits<Small<Element>>(n, k) ? plan<Small<Element>, Epilogue::none>() : Plan{};
+  if (is_broad<Element>(batch, n, k)) return plan<Broad<Element>, Epilogue::none>();
+  if (fits<Wide<Element>>(batch, n, k)) return plan<Wide<Element>, Epilogue::none>();
+  return fits<Small<Element>>(batch, n, k) ? plan<Small<Element>, Epilogue::none>() : Plan{};
 }
 
 template <class Element>
-Plan plan_silu_and_mul(int64_t n, int64_t k) {
-  if (fits<Wide<Element>>(n, k)) return plan<Wide<Element>, Epilogue::silu_and_mul>();
-  return fits<Small<Element>>(n, k) ? plan<Small<Element>, Epilogue::silu_and_mul>() : Plan{};
+Plan plan_silu_and_mul(int batch, int64_t n, int64_t k) {
+  if (is_broad<Element>(batch, n, k)) return plan<Broad<Element>, Epilogue::silu_and_mul>();
+  if (fits<Wide<Element>>(batch, n, k)) return plan<Wide<Element>, Epilogue::silu_and_mul>();
+  return fits<Small<Element>>(batch, n, k) ? plan<Small<Element>, Epilogue::silu_and_mul>() : Plan{};
 }
 
 template <class Element>
 Plan choose(int batch, int64_t n, int64_t k, Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::add_residual: return plan_add_residual<Element>(batch, n, k);
-    case Epilogue::silu_and_mul: return plan_silu_and_mul<Element>(n, k);
+    case Epilogue::silu_and_mul: return plan_silu_and_mul<Element>(batch, n, k);
     case Epilogue::none: return plan_none<Element>(batch, n, k);
   }
   return {};
@@ -133,7 +148,7 @@ Plan choose(int batch, int64_t n, int64_t k, Epilogue epilogue) {
 
 const char* why_no_linear_stream(int64_t n, int64_t k, Epilogue epilogue) {
   if (n <= 0 || k <= 0 || n > (int64_t{1} << 30) || k > (int64_t{1} << 20)) return "the sizes are out of range";
-  if (choose<BFloat16Element>(1, n, k, epilogue).run == nullptr) return "n must be a multiple of 32 and k of 64";
+  if (choose<BFloat16Element>(kLinearStreamMaxBatch, n, k, epilogue).run == nullptr) return "n must be a multiple of 32 and k of 64";
   return nullptr;
 }
 
@@ -146,10 +161,8 @@ void linear_stream(const LinearStreamArgs& args, void* stream) {
   const int tiles = args.n / plan.rows;
   int splits = 1;
   const auto is_long = [&] { return args.k / splits * plan.rows * 2 > kUnsplitBytes; };
-  while (tiles * splits < plan.min_units && splits < 8 && is_long() && args.k % (plan.k_step * splits * 2) == 0) splits *= 2;
-  if (splits > 1 && (args.workspace_size < int64_t{tiles} * splits * (plan.rows + 1) * 8 || args.num_counters < tiles))
-    throw std::invalid_argument("the workspace of linear_stream is too small");
-  plan.run(args, splits, std::min(plan.blocks, tiles * splits), stream);
+  while (tiles * splits < plan.min_units && splits < kMaxSlices && is_long() && args.k % (plan.k_step * splits * 2) == 0) splits *= 2;
+  plan.run(args, splits, splits > 1 ? tiles * splits : std::min(plan.blocks, tiles), stream);
 }
 
 }  // namespace xllm::kernels::cuda

@@ -5,7 +5,7 @@
 // 16 contiguous bytes of a row as the operands of two products. Since W does not depend on the kernel before, the ring fills while
 // that one ends (programmatic dependent launch).
 //
-//   unit u = (tile of 16 * MT rows, slice s of S of K); a block owns units [u0, u1); S > 1 meets in a float32 workspace
+//   unit u = (tile of 16 * MT rows, slice s of S of K); a block owns units [u0, u1), with S > 1 one; S blocks that share a tile are a cluster
 //   a stage is KC / 64 boxes of W and, with XSTAGE, as many of x; otherwise x stays in shared memory for the whole kernel
 //   chunk c = (box c / 2, h = c % 2): lane t holds piece 2 t + h; warp (wm, wk) takes chunks wk, wk + WK, ... of its MT / WM row tiles
 //   lane = 4 * g + t: rows g and g + 8 of a tile; rows of x: 8 n + g
@@ -14,6 +14,7 @@
 #pragma once
 
 #include "async_copy.cuh"
+#include "cluster.cuh"
 #include "element.cuh"
 #include "tensor_map.h"
 #include "xllm/kernels/cuda/linear_stream.h"
@@ -28,14 +29,14 @@ struct LinearParameters {
   const T* norm_weight;              // [K] with NORM
   const T* bias;                     // [N] or null
   T* out;
-  float* workspace;                  // S > 1: [tiles, S, 16 MT + 1, 8 NT]: sums, then the sums of squares of x
-  int* counters;                     // S > 1: [tiles], zero before and after
   int batch;
   int n;
   int k;
   int splits;                        // S
   float eps;
 };
+
+constexpr int kMaxSlices = 8;
 
 template <class ELEMENT, int MT, int NT, int WM, int WK, int KC, int STAGES, bool XSTAGE>
 struct LinearShape {
@@ -83,6 +84,8 @@ template <class Shape, Epilogue EPI>
 __device__ __forceinline__ void copy_tiles(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory, int u0, int u1,
                                            int slice) {
   constexpr int kBoxes = Shape::kKc / kBoxColumns, kRows = Shape::kRows;
+  prefetch_map(&args.weight);
+  if constexpr (Shape::kXStage) prefetch_map(&args.x_map);
   const uint64_t once = evict_first_policy(), often = evict_last_policy();
   const int steps = slice / Shape::kKc, total = (u1 - u0) * steps;
   const auto column_of = [&](int i) { return ((u0 + i / steps) % args.splits) * slice + (i % steps) * Shape::kKc; };
@@ -227,76 +230,81 @@ __device__ __forceinline__ void leave_sums(const LinearMemory<Shape>& memory, in
   sync_threads<Shape::kThreads>();
 }
 
-// With S > 1: hands this slice's sums over. Returns whether it came last, and so finishes the tile.
+// With S > 1: a block's sums over its warps, where the others of the cluster can read them.
 template <class Shape, bool NORM>
-__device__ __forceinline__ bool hand_over_slice(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory, int tile,
-                                                int split) {
-  constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns;
-  __shared__ bool is_last;
-  float* work = args.workspace + (static_cast<size_t>(tile) * args.splits + split) * (kRows + 1) * kColumns;
-  for (int i = threadIdx.x; i < (kRows + 1) * args.batch; i += Shape::kThreads) {
-    const int b = i % args.batch, row = i / args.batch;
+__device__ __forceinline__ void join_warps(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory) {
+  constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns, kStride = kColumns + 1;
+  for (int i = threadIdx.x; i < kRows * args.batch; i += Shape::kThreads) {
+    float* at = memory.partial + i % kRows * kStride + i / kRows;
     float sum = 0.f;
-    if (row < kRows) {
-      for (int w = 0; w < Shape::kWk; ++w) sum += memory.partial[(w * kRows + row) * (kColumns + 1) + b];
-    } else if constexpr (NORM && Shape::kXStage) {
-      for (int w = 0; w < Shape::kWk; ++w) sum += memory.squares[w * kColumns + b];
+#pragma unroll
+    for (int w = 0; w < Shape::kWk; ++w) sum += at[w * kRows * kStride];
+    *at = sum;
+  }
+  if constexpr (NORM && Shape::kXStage) {
+    if (threadIdx.x < args.batch) {
+      float sum = 0.f;
+      for (int w = 0; w < Shape::kWk; ++w) sum += memory.squares[w * kColumns + threadIdx.x];
+      memory.squares[threadIdx.x] = sum;
     }
-    work[row * kColumns + b] = sum;
   }
-  __threadfence();
-  sync_threads<Shape::kThreads>();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(args.counters + tile, 1) == args.splits - 1;
-    if (is_last) args.counters[tile] = 0;
-  }
-  sync_threads<Shape::kThreads>();
-  if (is_last) __threadfence();
-  return is_last;
+  cluster_arrive();
+  cluster_wait();
 }
 
-// Sums over slices in their order, or over warps, scales, applies the epilogue, writes.
+// What a sum meets, asked for long before it is there.
+template <class Shape, Epilogue EPI>
+struct Addend {
+  float value = 0.f;
+  // Of number `i` of a tile's [batch, rows].
+  __device__ __forceinline__ void load(const typename Shape::Parameters& args, int tile, int i) {
+    using Element = typename Shape::Element;
+    const int b = i / Shape::kRows, column = tile * Shape::kRows + i % Shape::kRows;
+    value = 0.f;
+    if (EPI == Epilogue::silu_and_mul || b >= args.batch) return;
+    if (args.bias != nullptr) value = Element::widen(args.bias[column]);
+    if constexpr (EPI == Epilogue::add_residual) value += Element::widen(args.out[static_cast<size_t>(b) * args.n + column]);
+  }
+};
+
+// Sums over slices in their order, or over warps, scales, applies the epilogue, writes. `addend` is that of the thread's first number.
 template <class Shape, Epilogue EPI, bool NORM>
-__device__ __forceinline__ void finish_tile(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory, int tile) {
+__device__ __forceinline__ void finish_tile(const typename Shape::Parameters& args, const LinearMemory<Shape>& memory, int tile, int split,
+                                            Addend<Shape, EPI> addend) {
   using Element = typename Shape::Element;
   constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns;
   constexpr int kOutRows = EPI == Epilogue::silu_and_mul ? kRows / 2 : kRows;
-  const float* work = args.workspace + static_cast<size_t>(tile) * args.splits * (kRows + 1) * kColumns;
-  const auto total = [&](int row, int b) {
-    float sum = 0.f;
-    if (args.splits > 1) {
-      for (int s = 0; s < args.splits; ++s) sum += __ldcg(work + (s * (kRows + 1) + row) * kColumns + b);
-    } else {
+  const auto total = [&](const float* first, int stride) {
+    constexpr int kMost = Shape::kWk > kMaxSlices ? Shape::kWk : kMaxSlices;
+    float parts[kMost], sum = 0.f;  // all are asked for before the first is added
 #pragma unroll
-      for (int w = 0; w < Shape::kWk; ++w) sum += memory.partial[(w * kRows + row) * (kColumns + 1) + b];
+    for (int i = 0; i < kMost; ++i) {
+      parts[i] = 0.f;
+      if (args.splits > 1) {
+        if (i < args.splits) parts[i] = load_number_from_cluster(shared_address(first), i);
+      } else if (i < Shape::kWk) {
+        parts[i] = first[i * stride];
+      }
     }
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) sum += parts[i];
     return sum;
   };
-  for (int i = threadIdx.x; i < kOutRows * args.batch; i += Shape::kThreads) {
+  const auto total_of_row = [&](int row, int b) { return total(memory.partial + row * (kColumns + 1) + b, kRows * (kColumns + 1)); };
+  for (int i = split * Shape::kThreads + threadIdx.x; i < kOutRows * args.batch; i += args.splits * Shape::kThreads) {
     const int row = i % kOutRows, b = i / kOutRows;
     float scale = 1.f;
     if constexpr (NORM) {
-      float squares = 0.f;
-      if constexpr (!Shape::kXStage) {
-        squares = memory.squares[b];
-      } else if (args.splits > 1) {
-        squares = total(kRows, b);
-      } else {
-        for (int w = 0; w < Shape::kWk; ++w) squares += memory.squares[w * kColumns + b];
-      }
+      const float squares = Shape::kXStage ? total(memory.squares + b, kColumns) : memory.squares[b];
       scale = norm_scale<Element>(squares, args.k, args.eps);
     }
-    float sum = total(row, b) * scale;
+    const float sum = total_of_row(row, b) * scale;
     if constexpr (EPI == Epilogue::silu_and_mul) {
-      const float up = total(kOutRows + row, b) * scale;
-      args.out[static_cast<size_t>(b) * (args.n / 2) + tile * kOutRows + row] =
-          Element::narrow(silu_times(sum, up));
+      const float up = total_of_row(kOutRows + row, b) * scale;
+      args.out[static_cast<size_t>(b) * (args.n / 2) + tile * kOutRows + row] = Element::narrow(silu_times(sum, up));
     } else {
-      const int column = tile * kRows + row;
-      typename Shape::T* out = args.out + static_cast<size_t>(b) * args.n + column;
-      if (args.bias != nullptr) sum += Element::widen(args.bias[column]);
-      if constexpr (EPI == Epilogue::add_residual) sum += Element::widen(*out);
-      *out = Element::narrow(sum);
+      args.out[static_cast<size_t>(b) * args.n + tile * kRows + row] = Element::narrow(sum + addend.value);
+      addend.load(args, tile, i + args.splits * Shape::kThreads);
     }
   }
 }
@@ -325,6 +333,7 @@ __global__ void __launch_bounds__(Shape::kBlockThreads, 2) linear_stream_kernel(
     return;
   }
   const int g = lane / 4, t = lane % 4, wm = warp / Shape::kWk, wk = warp % Shape::kWk;
+  if constexpr (NORM) bring_near(args.norm_weight, args.k, threadIdx.x, Shape::kThreads);
   wait_for_prerequisites();
   if constexpr (!Shape::kXStage && NORM) load_weighed<Shape>(args, memory, warp, lane);
   else if constexpr (!Shape::kXStage) load_plain<Shape>(args, memory);
@@ -334,6 +343,8 @@ __global__ void __launch_bounds__(Shape::kBlockThreads, 2) linear_stream_kernel(
     const int tile = unit / args.splits, split = unit % args.splits;
     float sums[Shape::kMt / Shape::kWm][Shape::kNt][4] = {};
     float squares[Shape::kNt] = {};
+    Addend<Shape, EPI> addend;
+    addend.load(args, tile, split * Shape::kThreads + threadIdx.x);
     for (int step = 0; step < steps; ++step) {
       barrier_wait(memory.full + stage, parity);
       multiply_stage<Shape, NORM>(args, memory, memory.stages + stage * Shape::kStageBytes,
@@ -346,10 +357,13 @@ __global__ void __launch_bounds__(Shape::kBlockThreads, 2) linear_stream_kernel(
       }
     }
     leave_sums<Shape, NORM>(memory, wm, wk, g, t, sums, squares);
-    if (args.splits == 1 || hand_over_slice<Shape, NORM>(args, memory, tile, split)) {
-      finish_tile<Shape, EPI, NORM>(args, memory, tile);
-    }
+    if (args.splits > 1) join_warps<Shape, NORM>(args, memory);
+    finish_tile<Shape, EPI, NORM>(args, memory, tile, split, addend);
     sync_threads<Shape::kThreads>();
+  }
+  if (args.splits > 1) {  // nobody's shared memory goes while another reads it
+    cluster_arrive();
+    cluster_wait();
   }
 }
 

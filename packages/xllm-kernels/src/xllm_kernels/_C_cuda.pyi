@@ -40,8 +40,6 @@ def linear_stream(
     eps: float,
     epilogue: int,
     out: Tensor,
-    workspace: Tensor,
-    counters: Tensor,
     stream: int,
 ) -> None: ...
 def linear_batch(
@@ -57,7 +55,7 @@ def linear_batch(
     out: Tensor,
     stream: int,
 ) -> None: ...
-def why_no_linear_batch(batch: int, n: int, k: int, epilogue: int) -> str | None: ...
+def why_no_linear_batch(n: int, k: int) -> str | None: ...
 def decode_attention(
     query: Tensor,
     key: Tensor,

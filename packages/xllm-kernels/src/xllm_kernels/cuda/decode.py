@@ -1,6 +1,6 @@
 """What a decode step is made of: products of a few rows with large weights, attention of single tokens, the best token.
 
-Knows nothing of models. Every function here needs a `Workspace`, which must not serve two streams at once.
+Knows nothing of models. A `Workspace` must not serve two streams at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LINEAR_STREAM_MAX_BATCH: int = _C_cuda.LINEAR_STREAM_MAX_BATCH
 """Rows that `linear_stream` takes at most."""
 LINEAR_BATCH_MAX_BATCH: int = _C_cuda.LINEAR_BATCH_MAX_BATCH
 """Rows that `linear_batch` takes at most."""
-STREAMED_ROWS, BATCHED_ROWS = 8, 32
+STREAMED_ROWS, BATCHED_ROWS = 8, LINEAR_BATCH_MAX_BATCH
 """Up to which `linear_stream` is the faster one, and `linear_batch` after it; measured, see the comments of the kernels."""
 WORKSPACE_FLOATS = 4 * 2**20
 WORKSPACE_COUNTERS = 2**16
@@ -71,7 +71,6 @@ def why_no_decode_attention(num_heads: int, num_kv_heads: int, head_dim: int, bl
 def linear_stream(
     x: torch.Tensor,
     weight: torch.Tensor,
-    workspace: Workspace,
     *,
     out: torch.Tensor,
     epilogue: Epilogue,
@@ -93,15 +92,13 @@ def linear_stream(
         eps,
         epilogue,
         out,
-        workspace.memory,
-        workspace.counters,
         current_stream(),
     )
 
 
-def why_no_linear_batch(num_rows: int, n: int, k: int, epilogue: Epilogue) -> str | None:
-    """Why `linear_batch` does not serve so many rows and a weight [n, k]; None when it does. Over 32 rows it does where it is faster."""
-    return _C_cuda.why_no_linear_batch(num_rows, n, k, epilogue)
+def why_no_linear_batch(n: int, k: int) -> str | None:
+    """Why `linear_batch` does not serve a weight [n, k]; None when it does."""
+    return _C_cuda.why_no_linear_batch(n, k)
 
 
 def linear_batch(
@@ -114,11 +111,11 @@ def linear_batch(
     eps: float = 0.0,
     next_norm: tuple[torch.Tensor, UnfinishedNorm] | None = None,
 ) -> None:
-    """out = epilogue(x weight^T + bias), all bfloat16 or all float16: x [B, k] with B at most 128, weight [n, k], out [B, n] ([B, n / 2]
+    """out = epilogue(x weight^T + bias), all bfloat16 or all float16: x [B, k] with B at most 32, weight [n, k], out [B, n] ([B, n / 2]
     gated).
 
     As `linear_stream`, by tensor cores that read both from shared memory: for rows so many that its way is bound by instructions. An
-    unfinished norm as x is finished with `eps`; `next_norm`, (weight [n], where), is left with `ADD_RESIDUAL`; both up to 32 rows.
+    unfinished norm as x is finished with `eps`; `next_norm`, (weight [n], where), is left with `ADD_RESIDUAL`.
     """
     rows, squares = (x.x, x.squares) if isinstance(x, UnfinishedNorm) else (x, None)
     norm_weight, left = (None, None) if next_norm is None else next_norm
@@ -141,7 +138,7 @@ def most_rows(n: int, k: int, epilogue: Epilogue) -> int:
     """How many rows of a step `linear_stream`, then `linear_batch` take for a weight [n, k]; 0 for none."""
     if why_no_linear_stream(n, k, epilogue) is not None:
         return 0
-    return STREAMED_ROWS if why_no_linear_batch(BATCHED_ROWS, n, k, epilogue) is not None else BATCHED_ROWS
+    return STREAMED_ROWS if why_no_linear_batch(n, k) is not None else BATCHED_ROWS
 
 
 def decode_attention(

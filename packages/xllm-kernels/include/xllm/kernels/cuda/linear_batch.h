@@ -7,11 +7,11 @@
 
 namespace xllm::kernels::cuda {
 
-constexpr int kLinearBatchFewRows = 32, kLinearBatchMaxBatch = 128;
+constexpr int kLinearBatchMaxBatch = 32;
 
 // out = epilogue(scale x W^T + bias), all of one 16-bit type, accumulated in float32; epilogues as for linear_stream. `scale` is 1, or
 // with `squares` that of the norm which finishes here. With add_residual and `next_norm`, next_x (out * next_norm, in float16 a 64th of
-// it, so that large numbers fit) and next_squares are left for the product after an RMS norm of out, at most 32 rows.
+// it, so that large numbers fit) and next_squares are left for the product after an RMS norm of out.
 struct LinearBatchArgs {
   const void* x;       // [batch, k]
   const void* weight;  // [n, k]
@@ -30,8 +30,8 @@ struct LinearBatchArgs {
   float* next_squares = nullptr;    // [n / 64, 32]
 };
 
-// nullptr when a product of these sizes is served, else what stands against it: more than 32 rows only where that is faster than others.
-const char* why_no_linear_batch(int64_t batch, int64_t n, int64_t k, Epilogue epilogue);
+// nullptr when a weight of these sizes is served, else what stands against it.
+const char* why_no_linear_batch(int64_t n, int64_t k);
 
 // Throws std::invalid_argument for what why_no_linear_batch refuses, std::runtime_error for CUDA's errors.
 void linear_batch(const LinearBatchArgs& args, void* stream);

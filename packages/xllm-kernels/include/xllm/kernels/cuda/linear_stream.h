@@ -17,10 +17,6 @@ struct LinearStreamArgs {
   const void* norm_weight;  // [k]: x is normalised by its root mean square first; null with add_residual, and only there
   const void* bias;         // [n], or null; not with silu_and_mul
   void* out;
-  float* workspace;         // of kernels of one stream; contents are of no meaning between launches
-  int64_t workspace_size;   // floats
-  int32_t* counters;        // of kernels of one stream; all zero before and after
-  int64_t num_counters;
   int batch;
   int n;
   int k;
@@ -34,7 +30,7 @@ constexpr int kLinearStreamMaxBatch = 8;
 // nullptr when a product of these sizes is served, else what stands against it.
 const char* why_no_linear_stream(int64_t n, int64_t k, Epilogue epilogue);
 
-// Throws std::invalid_argument for what why_no_linear_stream refuses or too small a workspace, std::runtime_error for CUDA's errors.
+// Throws std::invalid_argument for what why_no_linear_stream refuses, std::runtime_error for CUDA's errors.
 void linear_stream(const LinearStreamArgs& args, void* stream);
 
 }  // namespace xllm::kernels::cuda

@@ -56,7 +56,6 @@ class DenseFeedForward:
         self._gate_up, self._down = mlp.gate_up_proj, mlp.down_proj
         self._decode, self._ops = decode, ops
         self._inner = sum(self._gate_up.rows) // 2
-        self._workspace = decode.shared_workspace(torch.device("cuda", torch.cuda.current_device()))
         self.streamed_rows = streamed_rows
 
     def stream(self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> None:
@@ -66,7 +65,6 @@ class DenseFeedForward:
         self._decode.linear_stream(
             hidden,
             plain_weight(self._gate_up),
-            self._workspace,
             out=gated,
             epilogue=kinds.SILU_AND_MUL,
             norm_weight=norm_weight,
@@ -75,7 +73,6 @@ class DenseFeedForward:
         self._decode.linear_stream(
             gated,
             plain_weight(self._down),
-            self._workspace,
             out=hidden,
             epilogue=kinds.ADD_RESIDUAL,
         )
@@ -95,18 +92,8 @@ class DenseFeedForward:
         """See `DecodeFeedForward.batch`."""
         projected = rows.o_proj(rows.attended)
         x = self._ops.add_rms_norm(projected, residual, rows.norm_weight, eps)
-        output = self._down(self._gate(x))
+        output = self._down(self._ops.silu_and_mul(self._gate_up(x)))
         return self._ops.add_rms_norm(output, residual, rows.next_norm_weight, eps)
-
-    def _gate(self, x: torch.Tensor) -> torch.Tensor:
-        """Return silu(gate) * up of normalised rows: one kernel where that is the faster way."""
-        weight, kind = plain_weight(self._gate_up), self._decode.Epilogue.SILU_AND_MUL
-        n, k = weight.shape
-        if self._decode.why_no_linear_batch(len(x), n, k, kind) is not None:
-            return self._ops.silu_and_mul(self._gate_up(x))
-        gated = x.new_empty(len(x), self._inner)
-        self._decode.linear_batch(x, weight, out=gated, epilogue=kind)
-        return gated
 
 
 class SparseFeedForward:

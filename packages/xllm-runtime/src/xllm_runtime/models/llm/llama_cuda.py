@@ -164,9 +164,7 @@ class LlamaDecodeStep:
             self._linear(attended, attention.o_proj, hidden, kinds.ADD_RESIDUAL)
             network.stream(hidden, layer.post_attention_layernorm.weight, eps)
         head, norm_weight = self._model.head.weight, self._model.norm.weight
-        self._decode.linear_stream(
-            hidden, head, self._workspace, out=rows.logits, epilogue=kinds.NONE, norm_weight=norm_weight, eps=eps
-        )
+        self._decode.linear_stream(hidden, head, out=rows.logits, epilogue=kinds.NONE, norm_weight=norm_weight, eps=eps)
 
     def _run_joined(self, hidden: torch.Tensor, rows: DecodeRows, max_seq_len: int) -> None:
         args, kinds = self._model.args, self._decode.Epilogue
@@ -175,7 +173,11 @@ class LlamaDecodeStep:
         attended = hidden.new_empty(num_rows, args.num_heads * args.head_dim)
         norm = self._decode.UnfinishedNorm(hidden)
         x: torch.Tensor | UnfinishedNorm = self._ops.rms_norm(hidden, self._layers[0].input_layernorm.weight, eps)
-        next_weights = [layer.input_layernorm.weight for layer in self._layers[1:]] + [None]
+        head, last_norm = self._model.head.weight, self._model.norm.weight
+        joins_head = self._decode.why_no_linear_batch(*head.shape) is None
+        next_weights = [layer.input_layernorm.weight for layer in self._layers[1:]] + [
+            last_norm if joins_head else None
+        ]
         for layer, network, next_weight in zip(self._layers, self._networks, next_weights, strict=True):
             qkv_proj, o_proj = layer.self_attn.qkv_proj, layer.self_attn.o_proj
             self._decode.linear_batch(x, qkv_proj.weight, out=qkv, epilogue=kinds.NONE, bias=qkv_proj.bias, eps=eps)
@@ -190,8 +192,10 @@ class LlamaDecodeStep:
             )
             cast("DenseFeedForward", network).join(norm, hidden, next_weight, eps)
             x = norm
-        normed = self._ops.rms_norm(hidden, self._model.norm.weight, eps)
-        torch.mm(normed, self._model.head.weight.t(), out=rows.logits)
+        if joins_head:
+            self._decode.linear_batch(x, head, out=rows.logits, epilogue=kinds.NONE, eps=eps)
+        else:
+            torch.mm(self._ops.rms_norm(hidden, last_norm, eps), head.t(), out=rows.logits)
 
     def _run_batched(self, hidden: torch.Tensor, rows: DecodeRows, max_seq_len: int) -> None:
         args, ops = self._model.args, self._ops
@@ -219,7 +223,6 @@ class LlamaDecodeStep:
         self._decode.linear_stream(
             x,
             linear.weight,
-            self._workspace,
             out=out,
             epilogue=epilogue,
             norm_weight=norm_weight,

@@ -161,9 +161,7 @@ class LlamaWideStep:
             x = self._operations.rms_norm(hidden, norm_weight, eps)
             self.choose(x, rows.logits, rows.best_ids, rows.best)
             return
-        self._decode.linear_stream(
-            hidden, head, self._workspace, out=rows.logits, epilogue=kind, norm_weight=norm_weight, eps=eps
-        )
+        self._decode.linear_stream(hidden, head, out=rows.logits, epilogue=kind, norm_weight=norm_weight, eps=eps)
         self._decode.argmax(rows.logits, self._workspace, token_ids=rows.best_ids, best=rows.best)
 
     @torch.inference_mode()
