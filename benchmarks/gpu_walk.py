@@ -224,7 +224,7 @@ def uneven_routing(numbers: Numbers, rows_of_first: list[int]) -> experts.Routin
 def mixed_experts(numbers: Numbers) -> None:
     """`mix_experts` with more weights than its ring holds, hidden and inner sizes that fill stages and that do not."""
     most = experts.MIX_TOKENS
-    for count, hidden, inner in ((1, 512, 256), (2, 512, 768), (most, 512, 256), (most, 320, 320)):
+    for count, hidden, inner in ((1, 2048, 256), (2, 512, 768), (most, 512, 256), (most, 320, 320)):
         x, norm, gate = numbers.normal(count, hidden), numbers.normal(hidden), numbers.normal(64, hidden, scale=0.05)
         stacks = expert_stacks(numbers, 64, hidden, inner)
         experts.mix_experts(x, norm, EPS, gate, stacks, 4, numbers.workspace, renormalises=count > 1)
@@ -251,7 +251,7 @@ def tiled_experts(numbers: Numbers) -> None:
 
 def routings(numbers: Numbers) -> None:
     """Which experts tokens go to, by one block and by many; the weighted sums of what comes back."""
-    for count in (1, 32, 33, 150, 1500):
+    for count in (1, 32, 33, 128, 150, 1500):
         logits, x = numbers.normal(count, 64), numbers.normal(count, 512)
         chosen = torch.rand(count, 64, device=numbers.device).topk(4)
         found = [experts.route(logits, 4, renormalises=True), experts.routing_of(*chosen, 64)]
