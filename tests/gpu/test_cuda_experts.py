@@ -54,8 +54,8 @@ def test_route(num_tokens, num_experts, top_k, renormalises):
     check_routing(route(logits, top_k, renormalises=renormalises), logits, top_k, renormalises=renormalises)
 
 
-@pytest.mark.parametrize("num_tokens", [1, 3, 8, 64])
-@pytest.mark.parametrize(("num_experts", "top_k", "size"), [(128, 8, 2048), (64, 2, 256)])
+@pytest.mark.parametrize("num_tokens", [1, 3, 9, 64, 100, 128])
+@pytest.mark.parametrize(("num_experts", "top_k", "size"), [(128, 8, 2048), (64, 2, 320), (32, 1, 5120)])
 def test_norm_and_route(num_tokens, num_experts, top_k, size):
     from xllm_kernels.cuda.decode import shared_workspace
     from xllm_kernels.cuda.experts import norm_and_route
@@ -129,6 +129,7 @@ def mixture(x, normed, gate, gate_up, down, top_k, *, renormalises):
     [(128, 8, 2048, 768, True), (64, 4, 512, 256, False), (32, 2, 320, 192, True), (256, 16, 256, 64, False)],
 )
 def test_mix_experts(num_tokens, num_experts, top_k, hidden, inner, renormalises):
+    from xllm_kernels.cuda.decode import Workspace
     from xllm_kernels.cuda.experts import mix_experts
 
     x, norm, gate = normal(num_tokens, hidden), normal(hidden), normal(num_experts, hidden, scale=0.1)
@@ -137,8 +138,12 @@ def test_mix_experts(num_tokens, num_experts, top_k, hidden, inner, renormalises
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6) * norm.double()
     expected = mixture(x, normed, gate, *stacks, top_k, renormalises=renormalises)
     torch.full((2**24,), NAN, dtype=torch.bfloat16, device="cuda")  # poisons what is scratch next
-    mix_experts(x, norm, 1e-6, gate, stacks, top_k, renormalises=renormalises)
+    workspace = Workspace(torch.device("cuda", 0))
+    again = x.clone()
+    for rows in (x, again):
+        mix_experts(rows, norm, 1e-6, gate, stacks, top_k, workspace, renormalises=renormalises)
     assert error_of(x, expected) < 2e-2  # near ties of the router may fall otherwise
+    assert torch.equal(again, x)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 130, 700, 3000])
@@ -168,11 +173,14 @@ def test_products_in_tiles(num_tokens, num_experts, top_k, hidden, inner):
 
 
 def test_refusals():
-    from xllm_kernels.cuda.experts import route, run_experts, why_no_run_experts
+    from xllm_kernels.cuda.experts import route, run_experts, why_no_mix_experts, why_no_run_experts
 
     assert why_no_run_experts(128, 2048, 768) is None
     assert why_no_run_experts(128, 2048, 100)
     assert why_no_run_experts(30, 2048, 768)
+    assert why_no_mix_experts(4, 128, 8, 4096, 1536) is None
+    assert why_no_mix_experts(8, 128, 8, 4096, 1536)
+    assert why_no_mix_experts(9, 128, 8, 2048, 768)
     with pytest.raises(ValueError, match="multiple of 32"):
         route(normal(2, 24), 2, renormalises=True)
     routing = route(normal(2, 32), 2, renormalises=True)

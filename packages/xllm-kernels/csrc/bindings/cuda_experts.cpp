@@ -121,7 +121,7 @@ struct Stacks {
 }  // namespace
 
 void mix_experts(Handle x_object, Handle norm_weight, double eps, Handle gate_object, Handle gate_up, Handle down, int top_k,
-                 bool renormalises, Handle logits_object, Handle gated_object, uintptr_t stream) {
+                 bool renormalises, Handle logits_object, Handle gated_object, Handle barrier, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), gate(gate_object, "gate"), logits(logits_object, "logits"), gated(gated_object, "gated");
   for (const DeviceTensor* matrix : {&x, &gate, &gated}) expect_matrix(*matrix);
   const int64_t tokens = x.size(0), hidden = x.size(1);
@@ -133,7 +133,7 @@ void mix_experts(Handle x_object, Handle norm_weight, double eps, Handle gate_ob
   logits.expect_dims(1);
   logits.expect_dense_from(0);
   logits.expect_size(0, tokens * (num_experts + 1), "a number for every token and expert, and one more a token");
-  gated.expect_size(0, std::min(num_experts, tokens * top_k) * tokens, "a row for every expert that may be chosen and every token");
+  gated.expect_size(0, tokens * top_k, "a row for every expert of every token");
   gated.expect_size(1, stacks.inner(), "the inner size of down");
   device::mix_experts({.x = x.memory(),
                        .norm_weight = optional_vector(norm_weight, "norm_weight", hidden),
@@ -142,6 +142,7 @@ void mix_experts(Handle x_object, Handle norm_weight, double eps, Handle gate_ob
                        .down = stacks.down.memory(),
                        .logits = static_cast<float*>(logits.memory()),
                        .gated = gated.memory(),
+                       .barrier = reinterpret_cast<uint32_t*>(integers(barrier, "barrier", 1)),
                        .num_tokens = static_cast<int>(tokens),
                        .num_experts = static_cast<int>(num_experts),
                        .top_k = top_k,

@@ -46,9 +46,9 @@ NB_MODULE(_C_cuda, m) {
   m.def("norm_and_route", &bindings::norm_and_route, "x"_a, "norm_weight"_a, "eps"_a, "gate"_a, "renormalises"_a, "normed"_a, "weights"_a,
         "experts"_a, "row_of_pair"_a, "token_of_row"_a, "starts"_a, "workspace"_a, "counters"_a, "stream"_a);
   m.def("mix_experts", &bindings::mix_experts, "x"_a, "norm_weight"_a, "eps"_a, "gate"_a, "gate_up"_a, "down"_a, "top_k"_a,
-        "renormalises"_a, "logits"_a, "gated"_a, "stream"_a);
+        "renormalises"_a, "logits"_a, "gated"_a, "barrier"_a, "stream"_a);
   m.attr("MIX_TOKENS") = kernels::kMixTokens;
-  m.def("why_no_mix_experts", &kernels::why_no_mix_experts, "num_experts"_a, "top_k"_a, "hidden"_a, "inner"_a);
+  m.def("why_no_mix_experts", &kernels::why_no_mix_experts, "num_tokens"_a, "num_experts"_a, "top_k"_a, "hidden"_a, "inner"_a);
   m.def("run_experts", &bindings::run_experts, "x"_a, "gate_up"_a, "down"_a, "token_of_row"_a, "starts"_a, "columns"_a, "gated"_a,
         "out"_a, "stream"_a);
   m.def("expert_tiles", &bindings::expert_tiles, "x"_a, "gate_up"_a, "down"_a, "row_of_pair"_a, "starts"_a, "rows"_a, "gated"_a, "out"_a,

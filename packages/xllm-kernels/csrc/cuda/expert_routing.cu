@@ -4,6 +4,7 @@
 
 #include "async_copy.cuh"
 #include "expert_choice.cuh"
+#include "expert_logits.cuh"
 #include "expert_order.h"
 #include "launch.h"
 #include "matrix.cuh"
@@ -88,7 +89,7 @@ __device__ void choose_for_token(const RouteArgs& args, int64_t token, int lane)
                    args.routing.experts + token * args.top_k, lane);
 }
 
-constexpr int kOrderThreads = 1024, kChooseThreads = 256, kRouterThreads = 256;
+constexpr int kOrderThreads = 1024, kChooseThreads = 256;
 
 __global__ void __launch_bounds__(kChooseThreads) choose_kernel(const __grid_constant__ RouteArgs args) {
   launch_dependents();
@@ -112,64 +113,59 @@ __global__ void __launch_bounds__(kOrderThreads) order_kernel(const __grid_const
   order_by_expert<kOrderThreads>(args.routing, static_cast<int>(args.num_tokens) * args.top_k, args.top_k, args.num_experts);
 }
 
-// A block computes eight logits of one token, a warp each; a token's last block chooses its experts, the last of all orders the pairs.
-__global__ void __launch_bounds__(kRouterThreads) norm_and_route_kernel(const __grid_constant__ NormAndRouteArgs args) {
+// Whether this block is the last of `expected` that count themselves here; what the others wrote before can be read then.
+__device__ __forceinline__ bool comes_last(int32_t* counter, int expected) {
   __shared__ bool is_last;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y, expert = blockIdx.x * 8 + warp;
-  const int count = args.size / 8;
-  const auto* gate = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.gate) + int64_t{expert} * args.size);
-  for (int i = lane * 8; i < count; i += 256) asm volatile("prefetch.global.L2 [%0];" ::"l"(gate + i));
-  wait_for_prerequisites();
-  launch_dependents();
-  const auto* x = reinterpret_cast<const uint4*>(static_cast<const __nv_bfloat16*>(args.x) + int64_t{token} * args.size);
-  const auto* norm = reinterpret_cast<const uint4*>(args.norm_weight);
-  float squares = 0.f, sum = 0.f;
-#pragma unroll 4
-  for (int i = lane; i < count; i += 32) {
-    const uint4 v = x[i], w = __ldg(norm + i), g = __ldg(gate + i);
-    const uint32_t a[4] = {v.x, v.y, v.z, v.w}, b[4] = {w.x, w.y, w.z, w.w}, c[4] = {g.x, g.y, g.z, g.w};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const float2 p = unpack(a[j]), q = unpack(b[j]), r = unpack(c[j]);
-      squares += p.x * p.x + p.y * p.y;
-      sum += p.x * q.x * r.x + p.y * q.y * r.y;
-    }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(counter, 1) == expected - 1;
+    if (is_last) *counter = 0;
   }
-  const float scale = rsqrtf(warp_sum(squares) / args.size + args.eps);
-  sum = warp_sum(sum) * scale;
-  float* logits = args.workspace + token * args.num_experts;
-  if (lane == 0) logits[expert] = sum;
-  if (blockIdx.x == 0) {
-    auto* normed = reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(args.normed) + int64_t{token} * args.size);
-    const auto scaled = [&](uint32_t v, uint32_t w) {
-      const float2 a = unpack(v), b = unpack(w);
+  __syncthreads();
+  if (is_last) __threadfence();
+  return is_last;
+}
+
+// Blocks of 16 experts by 8 tokens; each norms its share of the tokens' columns, too. The last block of 8 tokens chooses for them, the last
+// of all orders the pairs.
+__global__ void __launch_bounds__(kLogitThreads, 2) norm_and_route_kernel(const __grid_constant__ NormAndRouteArgs args) {
+  __shared__ LogitSums sums;
+  launch_dependents();
+  const int first_token = blockIdx.y * kLogitTokens, num_tokens = min(kLogitTokens, args.num_tokens - first_token);
+  const int first_expert = blockIdx.x * kLogitExperts;
+  const auto* x = static_cast<const __nv_bfloat16*>(args.x) + int64_t{first_token} * args.size;
+  const auto* norm_weight = static_cast<const __nv_bfloat16*>(args.norm_weight);
+  const auto* gate = static_cast<const __nv_bfloat16*>(args.gate) + int64_t{first_expert} * args.size;
+  multiply_gate({x, norm_weight, gate, num_tokens, args.size}, sums);
+  if (threadIdx.x < kLogitExperts * num_tokens) {
+    const int expert = threadIdx.x % kLogitExperts, token = threadIdx.x / kLogitExperts;
+    args.workspace[(first_token + token) * args.num_experts + first_expert + expert] = sums.product(expert, token) * sums.scale(token, args.size, args.eps);
+  }
+  // The norm of this block's share of the columns.
+  auto* normed = static_cast<__nv_bfloat16*>(args.normed) + int64_t{first_token} * args.size;
+  const int pieces = args.size / 8, begin = pieces * blockIdx.x / gridDim.x, count = pieces * (blockIdx.x + 1) / gridDim.x - begin;
+  for (int i = threadIdx.x; i < count * num_tokens; i += kLogitThreads) {
+    const int token = i / count, piece = begin + i % count;
+    const float scale = sums.scale(token, args.size, args.eps);
+    const uint4 v = *(reinterpret_cast<const uint4*>(x + int64_t{token} * args.size) + piece);
+    const uint4 w = __ldg(reinterpret_cast<const uint4*>(norm_weight) + piece);
+    const auto scaled = [&](uint32_t v_pair, uint32_t w_pair) {
+      const float2 a = unpack(v_pair), b = unpack(w_pair);
       return pack(a.x * scale * b.x, a.y * scale * b.y);
     };
-    for (int i = threadIdx.x; i < count; i += kRouterThreads) {
-      const uint4 v = x[i], w = __ldg(norm + i);
-      normed[i] = make_uint4(scaled(v.x, w.x), scaled(v.y, w.y), scaled(v.z, w.z), scaled(v.w, w.w));
-    }
+    reinterpret_cast<uint4*>(normed + int64_t{token} * args.size)[piece] = make_uint4(scaled(v.x, w.x), scaled(v.y, w.y), scaled(v.z, w.z), scaled(v.w, w.w));
   }
-  // Whether this block is the last of `expected` that come here.
-  const auto comes_last = [&](int32_t* counter, int expected) {
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      is_last = atomicAdd(counter, 1) == expected - 1;
-      if (is_last) *counter = 0;
-    }
-    __syncthreads();
-    if (is_last) __threadfence();
-    return is_last;
-  };
-  if (!comes_last(args.counters + 1 + token, static_cast<int>(gridDim.x))) return;
-  if (warp == 0) {
-    float mine[kMostPerLane];
+  if (!comes_last(args.counters + 1 + blockIdx.y, static_cast<int>(gridDim.x))) return;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp < num_tokens) {
+    const int64_t token = first_token + warp;
+    float logits[kMostPerLane];
 #pragma unroll
     for (int i = 0; i < kMostPerLane; ++i) {
-      if (lane + 32 * i < args.num_experts) mine[i] = __ldcg(logits + lane + 32 * i);
+      if (lane + 32 * i < args.num_experts) logits[i] = __ldcg(args.workspace + token * args.num_experts + lane + 32 * i);
     }
-    choose_and_write(mine, {args.num_experts, args.top_k, args.renormalises}, args.routing.weights + token * args.top_k,
+    choose_and_write(logits, {args.num_experts, args.top_k, args.renormalises}, args.routing.weights + token * args.top_k,
                      args.routing.experts + token * args.top_k, lane);
   }
   if (gridDim.y == 1) {
@@ -178,7 +174,7 @@ __global__ void __launch_bounds__(kRouterThreads) norm_and_route_kernel(const __
   } else if (!comes_last(args.counters, static_cast<int>(gridDim.y))) {
     return;
   }
-  order_by_expert<kRouterThreads>(args.routing, args.num_tokens * args.top_k, args.top_k, args.num_experts);
+  order_by_expert<kLogitThreads>(args.routing, args.num_tokens * args.top_k, args.top_k, args.num_experts);
 }
 
 constexpr int kCombineThreads = 256;
@@ -287,12 +283,12 @@ void order_pairs(const OrderPairsArgs& args, void* stream) {
 
 void norm_and_route(const NormAndRouteArgs& args, void* stream) {
   check_choice(args.num_experts, args.top_k);
-  if (args.num_tokens < 1 || args.num_tokens > kNormAndRouteMaxTokens) throw std::invalid_argument("norm_and_route takes 1 to 64 tokens");
-  if (args.size < 256 || args.size % 256 != 0) throw std::invalid_argument("the size of a row must be a multiple of 256");
+  if (args.num_tokens < 1 || args.num_tokens > kNormAndRouteMaxTokens) throw std::invalid_argument("norm_and_route takes 1 to 128 tokens");
+  if (args.size < 64 || args.size % 64 != 0) throw std::invalid_argument("the size of a row must be a multiple of 64");
   if (args.workspace_size < int64_t{args.num_tokens} * args.num_experts || args.num_counters < args.num_tokens + 1)
     throw std::invalid_argument("the workspace of norm_and_route is too small");
-  const dim3 grid(static_cast<unsigned>(args.num_experts / 8), static_cast<unsigned>(args.num_tokens));
-  launch(norm_and_route_kernel, "norm_and_route", {grid, kRouterThreads}, args, stream);
+  const auto groups = static_cast<unsigned>((args.num_tokens + kLogitTokens - 1) / kLogitTokens);
+  launch(norm_and_route_kernel, "norm_and_route", {dim3(args.num_experts / kLogitExperts, groups), kLogitThreads}, args, stream);
 }
 
 void combine_experts(const CombineExpertsArgs& args, void* stream) {

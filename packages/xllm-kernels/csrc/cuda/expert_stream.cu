@@ -9,8 +9,8 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-constexpr int kMaxSharedBytes = 227 * 1024, kStaticBytes = 10 * 1024;  // a block's; what the list of groups takes of them, with room
-constexpr int kReservedBytes = 1024;                                  // the system's part of each block
+constexpr int kMaxSharedBytes = 227 * 1024, kStaticBytes = 4 * 1024;  // a block's; what the list of groups takes of them, with room
+constexpr int kReservedBytes = 1024;                                 // the system's part of each block
 
 // Measured on an H200 (2026-11-29), us of both products of a layer of 128 experts of 2048 x 768, 8 a token; floor: their bytes at 4.3 TB/s.
 //   tokens   floor   8 rows a pass   16    32    torch's grouped product
@@ -21,7 +21,8 @@ constexpr int kReservedBytes = 1024;                                  // the sys
 //   128      281         404         318   359   420
 //   256      281         707         453   531   421
 // Tiles of 16 outputs, which divide evenly among the blocks of one token, took 28 us at 1 and 48 at 2 (tiles of 32: 42): boxes of eight
-// rows are too small. A ring of 8 stages where one block has a multiprocessor for itself was slower than 4 (263 at 32 tokens).
+// rows are too small. A ring of 8 stages where one block has a multiprocessor for itself was slower than 4 (263 at 32 tokens). On another
+// card (2026-11-30): 260 with 8 rows a pass and 256 with 16 at 32 tokens; 315 with one block of down a multiprocessor and 309 with two at 128.
 using Wide = ExpertShape<2, 1, 1, 8, 256, 4>;    // 8 rows of an expert
 using Wider = ExpertShape<2, 2, 1, 8, 256, 4>;   // 16
 using Widest = ExpertShape<2, 4, 2, 4, 256, 4>;  // 32
@@ -38,13 +39,17 @@ bool fits_twice(int k, int resident) {
   return 2 * (Shape::bytes(k, resident) + kStaticBytes + kReservedBytes) <= kMaxSharedBytes + kReservedBytes;
 }
 
+// Resident rows up to which two blocks of gate and up are faster than one: with eight, whole steps of 32 tokens took 15.45 ms for 15.22.
+constexpr int kSharedRows = 6;
+
 template <class Shape, bool GATED>
 void run(const ExpertParameters& parameters, const void* weight, void* stream) {
   constexpr int kPlanes = GATED ? 2 : 1, kBoxRows = Shape::kRows / kPlanes;
   ExpertParameters described = parameters;
   described.weight = describe_stacked(weight, int64_t{parameters.num_experts} * kPlanes, parameters.n, parameters.k, kBoxRows, kPlanes);
   const int bytes = Shape::bytes(parameters.k, parameters.resident);
-  const int blocks = fits_twice<Shape>(parameters.k, parameters.resident) ? 2 : 1;
+  const bool may_share = !GATED || parameters.resident <= kSharedRows;
+  const int blocks = may_share && fits_twice<Shape>(parameters.k, parameters.resident) ? 2 : 1;
   const auto kernel = expert_stream_kernel<Shape, GATED>;
   allow_shared_bytes(kernel, bytes, "run_experts");
   launch(kernel, "run_experts", {dim3(blocks * num_multiprocessors()), Shape::kBlockThreads, bytes}, described, stream);
@@ -89,7 +94,7 @@ void run_experts(const RunExpertsArgs& args, void* stream) {
   if (const char* reason = why_no_run_experts(args.num_experts, args.hidden, args.inner)) throw std::invalid_argument(reason);
   if (args.num_rows < 1 || args.num_rows > kRunExpertsMaxRows) throw std::invalid_argument("run_experts takes 1 to 4096 rows");
   const int64_t rows_of_expert = args.num_rows / args.num_experts;
-  const int columns = args.columns != 0 ? args.columns : args.num_tokens <= 8 || rows_of_expert <= 2 ? 8 : rows_of_expert <= 10 ? 16 : 32;
+  const int columns = args.columns != 0 ? args.columns : args.num_tokens <= 8 ? 8 : rows_of_expert <= 10 ? 16 : 32;
   ExpertParameters parameters{};
   parameters.x = static_cast<const __nv_bfloat16*>(args.x);
   parameters.token_of_row = args.token_of_row;

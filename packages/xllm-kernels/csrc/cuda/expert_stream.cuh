@@ -45,12 +45,13 @@ struct ExpertShape {
   }
 };
 
-// Up to 8 * NT rows of one expert.
+// Up to 8 * NT rows of one expert. Small, since what the list takes of shared memory may keep a second block from a multiprocessor.
 struct RowGroup {
-  int expert;
-  int first;
-  int count;
+  uint16_t first;
+  uint8_t expert;
+  uint8_t count;
 };
+static_assert(kRunExpertsMaxRows <= 65536 && kMaxExperts <= 256);
 
 // Shared memory of one block.
 template <class Shape>
@@ -87,7 +88,8 @@ __device__ __forceinline__ int list_groups(const ExpertParameters& args, RowGrou
       if (lane >= o) sum += other;
     }
     for (int g = 0; g < mine; ++g) {
-      groups[total + sum - mine + g] = {e, first + g * COLUMNS, min(COLUMNS, rows - g * COLUMNS)};
+      groups[total + sum - mine + g] = {static_cast<uint16_t>(first + g * COLUMNS), static_cast<uint8_t>(e),
+                                        static_cast<uint8_t>(min(COLUMNS, rows - g * COLUMNS))};
     }
     total += __shfl_sync(0xffffffffu, sum, 31);
   }

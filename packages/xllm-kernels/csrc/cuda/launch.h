@@ -28,6 +28,7 @@ struct LaunchShape {
   int threads;
   int shared_bytes = 0;
   int cluster = 1;  // neighbouring blocks that run together and see each other's shared memory
+  bool together = false;  // all blocks run at once, or the launch fails
 };
 
 // Whether kernels may overlap the one before them on the current device.
@@ -44,7 +45,7 @@ inline bool can_overlap() {
 // The kernel must wait_for_prerequisites() before it touches what earlier kernels wrote or read.
 template <class Kernel, class Args>
 void launch(Kernel kernel, const char* name, const LaunchShape& shape, const Args& args, void* stream) {
-  cudaLaunchAttribute attributes[2] = {};
+  cudaLaunchAttribute attributes[3] = {};
   unsigned count = 0;
   if (can_overlap()) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -53,6 +54,10 @@ void launch(Kernel kernel, const char* name, const LaunchShape& shape, const Arg
   if (shape.cluster > 1) {
     attributes[count].id = cudaLaunchAttributeClusterDimension;
     attributes[count++].val.clusterDim = {static_cast<unsigned>(shape.cluster), 1, 1};
+  }
+  if (shape.together) {
+    attributes[count].id = cudaLaunchAttributeCooperative;
+    attributes[count++].val.cooperative = 1;
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;

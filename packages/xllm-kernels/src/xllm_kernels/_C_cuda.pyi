@@ -125,9 +125,10 @@ def mix_experts(
     renormalises: bool,
     logits: Tensor,
     gated: Tensor,
+    barrier: Tensor,
     stream: int,
 ) -> None: ...
-def why_no_mix_experts(num_experts: int, top_k: int, hidden: int, inner: int) -> str | None: ...
+def why_no_mix_experts(num_tokens: int, num_experts: int, top_k: int, hidden: int, inner: int) -> str | None: ...
 def expert_tiles(
     x: Tensor,
     gate_up: Tensor,

@@ -50,6 +50,8 @@ class Workspace:
     def __init__(self, device: torch.device) -> None:
         self.memory = torch.empty(WORKSPACE_FLOATS, dtype=torch.float32, device=device)
         self.counters = torch.zeros(WORKSPACE_COUNTERS, dtype=torch.int32, device=device)
+        self.barrier = torch.zeros(1, dtype=torch.int32, device=device)
+        """Where the blocks of a kernel meet."""
 
 
 @cache

@@ -56,11 +56,11 @@ struct NormAndRouteArgs {
   int num_tokens;           // at most kNormAndRouteMaxTokens
   int num_experts;
   int top_k;
-  int size;                 // a multiple of 256
+  int size;                 // a multiple of 64
   bool renormalises;
   float eps;
 };
-constexpr int kNormAndRouteMaxTokens = 64;
+constexpr int kNormAndRouteMaxTokens = 128;
 void norm_and_route(const NormAndRouteArgs& args, void* stream);
 
 // out[r] = down[e] (silu(gate[e] x[t]) * (up[e] x[t])) for every row r of expert e and token t. Every expert that has rows is read
@@ -94,7 +94,8 @@ struct MixExpertsArgs {
   const void* gate_up;      // [num_experts, 2 inner, hidden], gate first
   const void* down;         // [num_experts, hidden, inner]
   float* logits;            // scratch: num_tokens * (num_experts + 1)
-  void* gated;              // scratch [min(num_experts, num_tokens * top_k), num_tokens, inner]
+  void* gated;              // scratch [num_tokens * top_k, inner]
+  uint32_t* barrier;        // where blocks meet: one counter, of one stream; zero before the first call
   int num_tokens;           // at most kMixTokens
   int num_experts;          // a multiple of 32
   int top_k;
@@ -105,7 +106,7 @@ struct MixExpertsArgs {
 };
 constexpr int kMixTokens = 8;
 // nullptr when these sizes are served, else what stands against it.
-const char* why_no_mix_experts(int64_t num_experts, int64_t top_k, int64_t hidden, int64_t inner);
+const char* why_no_mix_experts(int num_tokens, int num_experts, int top_k, int hidden, int inner);
 void mix_experts(const MixExpertsArgs& args, void* stream);
 
 // The same as run_experts for so many rows an expert that arithmetic takes longer than reading the weights. Needs sm_90a.

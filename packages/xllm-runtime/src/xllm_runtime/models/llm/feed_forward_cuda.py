@@ -102,21 +102,23 @@ class SparseFeedForward:
     def __init__(self, mlp: SparseMLP) -> None:
         from xllm_kernels.cuda import decode, experts, ops
 
-        self._mlp, self._sizes, self._experts, self._ops = mlp, mlp.sizes, experts, ops
+        self._mlp, self._sizes = mlp, mlp.sizes
+        self._decode, self._experts, self._ops = decode, experts, ops
         self._workspace = decode.shared_workspace(mlp.gate.device)
-        self._can_fuse_routing = mlp.sizes.hidden_size % 256 == 0
-        why_no_mix = experts.why_no_mix_experts(
-            mlp.sizes.num_experts, mlp.sizes.top_k, mlp.sizes.hidden_size, mlp.sizes.intermediate_size
-        )
+        self._can_fuse_routing = mlp.sizes.hidden_size % 64 == 0
+        sizes = (mlp.sizes.num_experts, mlp.sizes.top_k, mlp.sizes.hidden_size, mlp.sizes.intermediate_size)
+        why_no_mix = experts.why_no_mix_experts(experts.MIXED_TOKENS, *sizes)
         self._mixed_rows = experts.MIXED_TOKENS if why_no_mix is None else 0
         self.streamed_rows = 8 if self._can_fuse_routing else self._mixed_rows
 
     def stream(self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float) -> None:
-        """See `DecodeFeedForward.stream`: three kernels, or four."""
+        """See `DecodeFeedForward.stream`: two kernels, or four."""
         if len(hidden) <= self._mixed_rows:
             top_k, renormalises = self._sizes.top_k, self._sizes.renormalises
             gate, stacks = self._mlp.gate, self._mlp.stacks
-            self._experts.mix_experts(hidden, norm_weight, eps, gate, stacks, top_k, renormalises=renormalises)
+            self._experts.mix_experts(
+                hidden, norm_weight, eps, gate, stacks, top_k, self._workspace, renormalises=renormalises
+            )
             return
         normed, routing = self._norm_and_route(hidden, norm_weight, eps)
         y = self._experts.run_experts(normed, *self._mlp.stacks, routing)
@@ -129,7 +131,7 @@ class SparseFeedForward:
             and rows.o_proj.bias is None
             and len(residual) <= self._experts.NORM_AND_ROUTE_MAX_TOKENS
         ):
-            torch.addmm(residual, rows.attended, plain_weight(rows.o_proj).t(), out=residual)
+            self._add_projected(rows, residual)
             x, routing = self._norm_and_route(residual, rows.norm_weight, eps)
         else:
             x = self._ops.add_rms_norm(rows.o_proj(rows.attended), residual, rows.norm_weight, eps)
@@ -137,6 +139,14 @@ class SparseFeedForward:
             routing = self._experts.route(logits, self._sizes.top_k, renormalises=self._sizes.renormalises)
         y = self._experts.run_experts(x, *self._mlp.stacks, routing)
         return self._experts.combine_experts(y, routing, residual, rows.next_norm_weight, eps)
+
+    def _add_projected(self, rows: AttendedRows, residual: torch.Tensor) -> None:
+        """residual += projected attention: where it serves, by the kernel that leaves no parts of K to be joined."""
+        weight, kind = plain_weight(rows.o_proj), self._decode.Epilogue.ADD_RESIDUAL
+        if len(residual) <= self._decode.BATCHED_ROWS and self._decode.why_no_linear_batch(*weight.shape) is None:
+            self._decode.linear_batch(rows.attended, weight, out=residual, epilogue=kind)
+        else:
+            torch.addmm(residual, rows.attended, weight.t(), out=residual)
 
     def _norm_and_route(
         self, hidden: torch.Tensor, norm_weight: torch.Tensor, eps: float
