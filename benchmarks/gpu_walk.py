@@ -83,9 +83,9 @@ def streamed_products(numbers: Numbers) -> None:
     """`linear_stream` in each of its shapes."""
     tall, row = numbers.normal(64, 8192), numbers.normal(1, 8192)  # K in two slices
     decode.linear_stream(row, tall, out=numbers.normal(1, 64), epilogue=ADD_RESIDUAL)
-    for n, k in ((384, 512), (64, 192), (1024, 2560), (4096, 256)):
+    for n, k in ((384, 512), (64, 1088), (1024, 2560), (4096, 256), (16896, 1024)):
         weight, norm, bias = numbers.normal(n, k, scale=0.02), numbers.normal(k), numbers.normal(n)
-        for count in (1, numbers.random.randint(2, decode.LINEAR_STREAM_MAX_BATCH)):
+        for count in (1,) if n > 16384 else (1, numbers.random.randint(2, decode.LINEAR_STREAM_MAX_BATCH)):
             x, given = numbers.normal(count, k), {"norm_weight": norm, "eps": EPS}
             out = numbers.unset(count, n)
             decode.linear_stream(x, weight, out=out, epilogue=NONE, bias=bias, **given)
@@ -95,7 +95,7 @@ def streamed_products(numbers: Numbers) -> None:
 
 def batched_products(numbers: Numbers) -> None:
     """`linear_batch`, and norms that are left from one product to the next."""
-    for n, k in ((384, 512), (4096, 256), (12288, 128), (1088, 192)):
+    for n, k in ((384, 512), (4096, 256), (12288, 128), (1088, 2176), (192, 4096)):
         weight, bias = numbers.normal(n, k, scale=0.02), numbers.normal(n)
         for most in (16, 32):
             count = numbers.random.randint(most - 7, most)
@@ -103,6 +103,10 @@ def batched_products(numbers: Numbers) -> None:
             decode.linear_batch(x, weight, out=out, epilogue=NONE, bias=bias)
             decode.linear_batch(x, weight, out=out, epilogue=ADD_RESIDUAL)
             decode.linear_batch(x, weight, out=numbers.unset(count, n // 2), epilogue=SILU_AND_MUL)
+    gates = numbers.normal(17024, 1024, scale=0.02)  # the least that has more tiles than places and uses a ring again
+    for count in (16, 32):
+        x, out = numbers.normal(count, 1024), numbers.unset(count, 8512)
+        decode.linear_batch(x, gates, out=out, epilogue=SILU_AND_MUL)
     for count in (9, 17, 32):
         x, down, up = numbers.normal(count, 512), numbers.normal(192, 512), numbers.normal(1024, 192)
         total, norm = numbers.normal(count, 192), decode.UnfinishedNorm(numbers.unset(count, 192))
