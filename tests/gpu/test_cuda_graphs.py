@@ -76,14 +76,14 @@ def test_positions_need_not_be_places_in_the_sequence(executors, request, num_se
     prompts, step = prompts_and_decodes(maker, [30] * num_sequences)
     eager.forward(prompts)
     unmoved = graphs.decode(step).logits().clone()
-    step.positions = step.positions - np.arange(num_sequences, dtype=np.int32) % 20
+    step.positions = step.positions - 7 * np.arange(num_sequences, dtype=np.int32) % 30
     found = [graphs.decode(step).logits().clone() for _ in range(2)]
     assert torch.equal(*found)
     with torch.inference_mode():
         expected = eager._model.compute_logits(eager.forward(step))
     tolerance = TOLERANCE[request.node.callspec.params["model"]]
     assert error_of(found[0], expected) < tolerance
-    assert error_of(unmoved[1:2], expected[1:2]) > error_of(found[0][1:2], expected[1:2])
+    assert error_of(unmoved[1:], expected[1:]) > error_of(found[0][1:], expected[1:])
 
 
 @pytest.mark.parametrize("lengths", [[64], [40, 23, 1], [9]], ids=str)
