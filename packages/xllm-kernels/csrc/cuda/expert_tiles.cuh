@@ -2,7 +2,8 @@
 //
 // One block a multiprocessor stays for the whole kernel and takes every gridDim-th tile: 128 rows of one expert by 256 rows of its
 // weights, in order of experts, so that blocks that run together share what L2 holds. One thread keeps a ring of steps of K (64 numbers)
-// filled by the bulk tensor copy engine; each of two warpgroups multiplies 64 of the rows (wgmma), or waits where the expert has no more.
+// filled by the bulk tensor copy engine; each of two warpgroups multiplies 64 of the rows (wgmma), or waits where the expert has no more. The
+// second starts some steps after the first, so that the tensor cores have work while one of them writes what it has.
 // GATED: the 256 rows are 128 of the gate and the 128 of up that belong to them, and silu(gate) * up is written.
 //
 // Knows nothing of how rows were chosen. K must be a multiple of 64.
@@ -29,6 +30,7 @@ struct TileParameters {
 
 struct TileShape {
   static constexpr int kRows = 128, kWeightRows = 256, kStages = 4, kThreads = 384;
+  static constexpr int kLag = 2;  // steps, fewer than stages
   static constexpr int kRowBytes = kRows * 128, kStageBytes = kRowBytes + kWeightRows * 128;
   static constexpr int kWarpBytes = 16 * 256;  // where a warp turns 16 rows of 128 outputs
   static constexpr int kBytes = kStages * kStageBytes + 8 * kWarpBytes + kStages * 16 + 1024;
@@ -103,11 +105,20 @@ __device__ __forceinline__ void write_outputs(unsigned char* buffer, __nv_bfloat
   __syncwarp();
 }
 
+// The second warpgroup returns once the first has called it.
+__device__ __forceinline__ void follow(int group) {
+  if (group == 0) asm volatile("bar.arrive 1, 256;" ::: "memory");
+  else asm volatile("bar.sync 1, 256;" ::: "memory");
+}
+
 template <bool GATED>
 __device__ __forceinline__ void multiply_tiles(const TileParameters& args, unsigned char* stages, unsigned char* buffer, uint64_t* full,
                                                uint64_t* empty, TileCursor at, int group, int warp, int lane) {
+  const int lag_column = min(TileShape::kLag * kBoxColumns, args.k - kBoxColumns);
   int stage = 0, parity = 0;
-  for (int tile = blockIdx.x; at.find(tile); tile += gridDim.x) {
+  bool is_begin = true;
+  for (int tile = blockIdx.x; at.find(tile); tile += gridDim.x, is_begin = false) {
+    if (is_begin && group == 1) follow(group);
     const bool has_rows = at.row + group * 64 < at.end;
     float c[128];
     int before = 0;
@@ -124,6 +135,7 @@ __device__ __forceinline__ void multiply_tiles(const TileParameters& args, unsig
         warpgroup_wait<1>();
       }
       if (column > 0 && lane == 0) barrier_arrive(empty + before);  // the step before has been read
+      if (is_begin && group == 0 && column == lag_column) follow(group);
       before = stage;
       if (++stage == TileShape::kStages) {
         stage = 0;
