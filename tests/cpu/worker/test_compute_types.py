@@ -68,7 +68,9 @@ def pipeline_dtype(
     monkeypatch.setattr(dit, "load_pipeline", load)
     config = XLLMConfig.from_flat({"dtype": option})
     with pytest.raises(Loaded):
-        dit.DiTWorker(config, ModelFiles(folder, "hf", "pipeline"), ImagePipeline("FluxPipeline", {}, (64, 64), 8, 1, 0.0))
+        dit.DiTWorker(
+            config, ModelFiles(folder, "hf", "pipeline"), ImagePipeline("FluxPipeline", {}, (64, 64), 8, 1, 0.0)
+        )
     return loaded[0]
 
 
