@@ -293,7 +293,7 @@ def test_decode_attention(lengths, heads, kv_heads, head_dim, is_fused, workspac
     seq_lens = torch.tensor(lengths, dtype=torch.int32, device="cuda")
     fusion = {"cos_sin_cache": table, "q_norm": q_norm, "k_norm": k_norm, "eps": 1e-6} if is_fused else {}
     used = seq_lens > 0
-    for splits, configuration in ((0, 0), (1, 1), (2, 2), (7, 1), (16, 2)):
+    for splits, configuration in ((0, 0), (1, 1), (2, 2), (7, 1), (16, 2), (1, 3), (3, 3)):
         copies = [cache.clone() for cache in caches]
         out = poisoned(num_rows, heads, head_dim)
         decode_attention(

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <climits>
 #include <stdexcept>
+#include <type_traits>
 
 #include "async_copy.cuh"
 #include "element.cuh"
@@ -12,6 +13,7 @@ namespace xllm::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256, kMaxSlices = 64;
+constexpr int64_t kWave = 1056;  // blocks that an H100 or H200 runs at once
 
 struct Best {
   float value;
@@ -43,6 +45,22 @@ __device__ __forceinline__ Best block_best(Best best) {
   return best;
 }
 
+// The larger of each of two numbers, NaN over all.
+template <class Element>
+__device__ __forceinline__ uint32_t higher_pair(uint32_t a, uint32_t b) {
+  using Pair = std::conditional_t<std::is_same_v<typename Element::type, __half>, __half2, __nv_bfloat162>;
+  const Pair higher = __hmax2_nan(*reinterpret_cast<Pair*>(&a), *reinterpret_cast<Pair*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&higher);
+}
+
+// Whether one of eight numbers may be better than `best`; most are not, and are not looked at one by one.
+template <class Element>
+__device__ __forceinline__ bool is_promising(const Best& best, uint4 v) {
+  const uint32_t pair = higher_pair<Element>(higher_pair<Element>(v.x, v.y), higher_pair<Element>(v.z, v.w));
+  const float2 highest = Element::widen_pair(pair);
+  return !(highest.x <= best.value && highest.y <= best.value) || best.index == INT_MAX;
+}
+
 template <class Element>
 __device__ __forceinline__ void consider(Best& best, uint32_t pair, int index) {
   const float2 v = Element::widen_pair(pair);
@@ -61,6 +79,7 @@ __global__ void argmax_kernel(const __grid_constant__ ArgmaxArgs args) {
   Best best = {-INFINITY, INT_MAX};
   for (int i = blockIdx.x * kThreads + threadIdx.x; i < args.size / 8; i += slices * kThreads) {
     const uint4 v = logits[i];
+    if (!is_promising<Element>(best, v)) continue;
     consider<Element>(best, v.x, i * 8);
     consider<Element>(best, v.y, i * 8 + 2);
     consider<Element>(best, v.z, i * 8 + 4);
@@ -94,7 +113,7 @@ void argmax(const ArgmaxArgs& args, void* stream) {
   if (args.num_rows > 65535) throw std::invalid_argument("argmax takes at most 65535 rows");
   if (args.workspace_size < args.num_rows * kMaxSlices * 2 || args.num_counters < args.num_rows)
     throw std::invalid_argument("the workspace of argmax is too small");
-  const auto slices = static_cast<unsigned>(std::clamp<int64_t>(args.size / 8 / kThreads / 2, 1, kMaxSlices));
+  const auto slices = static_cast<unsigned>(std::clamp<int64_t>(std::min(args.size / 8 / kThreads / 2, kWave / args.num_rows), 1, kMaxSlices));
   const auto kernel = with_element(args.type, [](auto element) { return argmax_kernel<decltype(element)>; });
   launch(kernel, "argmax", {dim3(slices, static_cast<unsigned>(args.num_rows)), kThreads}, args, stream);
 }

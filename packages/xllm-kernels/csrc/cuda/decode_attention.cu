@@ -7,7 +7,9 @@
 // In whole steps, sequences x tokens: blocks, one stage or ring, of the best and its ms (the next best): 1 x 1024: 64, one stage, 4.25;
 // 2 x 1024: 128, one stage, 4.25 (4.30); 4 x 1024: 128, one stage, 4.34 (4.49); 8 x 1024: 256, ring, 4.47 (4.52); 1 x 8192: 128, one stage,
 // 4.69 (4.73).
-// Rings of 3 stages of 4 warps and of 3, 4 and 6 stages of 2 warps came within 2 % of it in whole steps.
+// Whole contexts that all run at once, 32 x 1024, 2 and 3 stages of the ring: qwen3-8b 5.59 and 5.56, qwen3-0.6b 1.71 and 1.61 (2026-11-30); 8 x
+// 1024 in four parts 4.45 and 4.51, 0.99 and 0.96. Parts that met in the shared memory of a cluster, in place of the workspace: one row 4.03 for
+// 4.05 and 0.64 for 0.65, but 2 and 8 rows 4.34 for 4.21 and 4.61 for 4.45, as a cluster starts only where all of it fits.
 #include "decode_attention.cuh"
 
 #include <algorithm>
@@ -24,8 +26,8 @@ constexpr int kMaxSplits = 32;
 
 constexpr int kOneStageTile = 128, kRingTile = 64;  // tokens
 
-// One stage has everything in flight at once, for short slices; a ring is for long ones.
-enum class Configuration : int { one_stage = 1, ring = 2 };
+// One stage has everything in flight at once, for short slices; rings of two and three stages are for long ones.
+enum class Configuration : int { one_stage = 1, ring = 2, long_ring = 3 };
 
 struct Choice {
   Configuration configuration;
@@ -34,16 +36,17 @@ struct Choice {
 
 // Few sequences leave multiprocessors idle, so contexts are cut until each has one block: more cost more to merge than they save. There one
 // stage has the shorter latency, up to four tiles a slice. With a third as many pairs as multiprocessors, two rings each are best; with
-// about as many, whole contexts (32 x 1024 with 4 kv heads: 23.0 us, in two parts 29.3).
+// about as many, whole contexts (32 x 1024 with 4 kv heads: 23.0 us, in two parts 29.3), in longer rings if two blocks a multiprocessor are all.
 Choice choose(const DecodeAttentionArgs& args) {
   const int pairs = args.batch * args.num_kv_heads;
   const bool is_few = pairs < kMultiprocessors / 3;
   const bool is_many = pairs > kMultiprocessors * 3 / 4;
   const int wanted = std::clamp(is_many ? 1 : (is_few ? 1 : 2) * kMultiprocessors / pairs, 1, kMaxSplits);
   const auto tiles_of = [&](int tile) { return std::max(1, (args.max_seq_len + tile - 1) / tile); };
-  Configuration best = is_few && tiles_of(kOneStageTile) <= 4 * wanted ? Configuration::one_stage : Configuration::ring;
+  Configuration best = is_many && pairs <= 2 * kMultiprocessors ? Configuration::long_ring : Configuration::ring;
+  if (is_few && tiles_of(kOneStageTile) <= 4 * wanted) best = Configuration::one_stage;
   if (args.configuration > 0) best = static_cast<Configuration>(args.configuration);
-  const int tiles = tiles_of(best == Configuration::ring ? kRingTile : kOneStageTile);
+  const int tiles = tiles_of(best == Configuration::one_stage ? kOneStageTile : kRingTile);
   return {best, args.splits > 0 ? args.splits : std::min(wanted, tiles)};
 }
 
@@ -93,8 +96,11 @@ void run(const DecodeAttentionArgs& args, int splits, void* stream) {
 
 template <class Element, int D>
 void start(const DecodeAttentionArgs& args, Choice choice, void* stream) {
-  if (choice.configuration == Configuration::ring) return run<Element, D, kRingTile / 16, 2>(args, choice.splits, stream);
-  run<Element, D, kOneStageTile / 16, 1>(args, choice.splits, stream);
+  switch (choice.configuration) {
+    case Configuration::one_stage: return run<Element, D, kOneStageTile / 16, 1>(args, choice.splits, stream);
+    case Configuration::ring: return run<Element, D, kRingTile / 16, 2>(args, choice.splits, stream);
+    case Configuration::long_ring: return run<Element, D, kRingTile / 16, 3>(args, choice.splits, stream);
+  }
 }
 
 }  // namespace
@@ -111,7 +117,7 @@ void decode_attention(const DecodeAttentionArgs& args, void* stream) {
   const char* reason = why_no_decode_attention(args.num_heads, args.num_kv_heads, args.head_dim, args.block_size);
   if (reason != nullptr) throw std::invalid_argument(reason);
   if (args.batch < 1 || args.max_seq_len < 0) throw std::invalid_argument("decode_attention needs a row and a length");
-  if (args.configuration < 0 || args.configuration > 2 || args.splits < 0 || args.splits > kMaxSplits)
+  if (args.configuration < 0 || args.configuration > 3 || args.splits < 0 || args.splits > kMaxSplits)
     throw std::invalid_argument("decode_attention has no such configuration or so many splits");
   if ((args.q_row_stride | args.kv_row_stride) % 4 != 0) throw std::invalid_argument("rows of decode_attention must begin at multiples of 8 bytes");
   const Choice choice = choose(args);

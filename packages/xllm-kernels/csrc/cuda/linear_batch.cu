@@ -15,19 +15,22 @@ struct Division {
   int stages;  // of the ring: 76 KB, 101 KB
 };
 
-// Measured on an H200 (2026-11-30) in whole steps of 32 rows, ms of qwen3-8b by parts of K and stages. qkv (96 tiles): 2 and 8 5.53, 2 and 6 5.57,
-// 4 and 4 5.60; o (64 tiles): 2 and 8 5.53, 4 and 6 5.53, 2 and 6 5.60; down (64 tiles): 4 and 6 5.53, 2 and 8 5.56, 4 and 8 5.68; gate_up (384
-// tiles): 2 and 6 5.49, tiles of 192 rows 5.53, of 128 5.54.
+// Measured on an H200 (2026-11-30) in whole steps of 32 rows, ms by parts of K and stages. qwen3-8b: qkv (96 tiles) 2 and 8 5.53, 2 and 6 5.57,
+// 4 and 4 5.60; o (64 tiles) 2 and 8 5.53, 4 and 6 5.53, 2 and 6 5.60; down (64 tiles) 4 and 6 5.53, 2 and 8 5.56, 4 and 8 5.68; gate_up (384
+// tiles) 2 and 6 5.49, tiles of 192 rows 5.53, of 128 5.54. qwen3-0.6b: qkv (64 tiles) 1 and 8 1.60, 2 and 8 1.61, 2 and 6 1.62; o (16 tiles) 4
+// and 8 1.60, 4 and 6, 8 and 4, 2 and 8 1.63; gate_up (96 tiles) 1 and 8 1.60, 2 and 8 1.62, 1 and 6 1.64; down (16 tiles) 4 and 8 1.60, 4 and 6
+// 1.62, 8 and 4 1.66. What is in flight counts most; two blocks a multiprocessor of 8 stages keep the kernel after them from starting.
 Division choose(int64_t n, int64_t k, bool is_gated) {
   const int64_t tiles = n / 64;
   const auto fits = [&](int splits) { return k % (kBoxColumns * splits) == 0; };
   if (is_gated) {
     if (tiles > kPlaces && fits(2)) return {2, 6};
-    return {tiles < kPlaces / 4 && fits(2) ? 2 : 1, 8};
+    return {tiles < 64 && fits(2) ? 2 : 1, 8};
   }
-  if (k > 2 * n && fits(4)) return {4, 6};
+  if (k > 2 * n && tiles * 4 > kPlaces / 2 && fits(4)) return {4, 6};
+  const int64_t enough = k <= 1024 ? 64 : 128;  // blocks; a short K is hardly worth a cut
   for (const int splits : {1, 2, 4}) {
-    if (tiles * splits >= 128 && fits(splits)) return {splits, 8};
+    if (tiles * splits >= enough && fits(splits)) return {splits, 8};
   }
   return {fits(4) ? 4 : 1, 8};
 }

@@ -169,8 +169,8 @@ def decode_attention(
     block_tables int32 [B, W]; seq_lens int32 [B], tokens with the new one (0: an unused row, nothing is read or written);
     out [B, Hq, D]. With `cos_sin_cache`, query and key are normalised (where norms are given) and rotated first, without they are
     taken as they are; `positions` (int32 [B]) are rows of that table, without them tokens stand where they are in their sequences.
-    `max_seq_len` bounds seq_lens; only speed depends on it, and on `splits` and `configuration` (1 for one stage of tiles, 2 for a ring;
-    0 chooses).
+    `max_seq_len` bounds seq_lens; only speed depends on it, and on `splits` and `configuration` (1 for one stage of tiles, 2 for a ring of
+    two, 3 of three; 0 chooses).
     """
     _C_cuda.decode_attention(
         query,

@@ -38,7 +38,7 @@ struct DecodeAttentionArgs {
   int table_width;
   int max_seq_len;              // bounds seq_lens; only speed depends on it
   int splits;                   // parts of each context that blocks take in parallel; 0 chooses
-  int configuration;            // 0 chooses, 1 is one stage of tiles, 2 a ring
+  int configuration;            // 0 chooses, 1 is one stage of tiles, 2 a ring of two, 3 of three
   float scale;
   float eps;
   HalfType type;
