@@ -28,8 +28,7 @@ void start_shape(const QuantisedLaunch& l, void* stream) {
     return start_staged<KIND, ELEMENT, 4>(l, stream);
   }
   if (l.row_tiles == 1) return start_quantised<KIND, ELEMENT, 1, 1, false>(l, stream);
-  if (l.row_tiles == 2) return start_quantised<KIND, ELEMENT, 2, 1, false>(l, stream);
-  start_quantised<KIND, ELEMENT, 4, 1, false>(l, stream);
+  start_quantised<KIND, ELEMENT, 2, 1, false>(l, stream);
 }
 
 template <WeightKind KIND>

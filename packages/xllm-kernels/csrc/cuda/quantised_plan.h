@@ -45,7 +45,7 @@ constexpr int quantised_stage_bytes(int row_tiles, int column_tiles, bool stages
 
 struct QuantisedLaunch {
   QuantisedParameters parameters;
-  int row_tiles;       // MT: 1, 2 or 4; with stages_x 2 or 4
+  int row_tiles;       // MT: 1 or 2; with stages_x 2 or 4
   int column_tiles;    // NT: 1; with stages_x 1, 2 or 4
   bool stages_x;       // XSTAGE
   int blocks;

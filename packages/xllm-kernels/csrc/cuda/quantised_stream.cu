@@ -71,7 +71,7 @@ int num_stages(const QuantisedStreamArgs& args, const Cut& cut) {
 bool serves(const QuantisedStreamArgs& args, const Cut& cut) {
   if (!fits(args.n, cut.row_tiles, args.epilogue) || num_boxes(args) % cut.splits != 0) return false;
   if (cut.splits > 1 && num_boxes(args) / cut.splits % stage_boxes(cut) != 0) return false;
-  if (cut.stages_x ? cut.row_tiles < 2 : args.batch > 8) return false;
+  if (cut.stages_x ? cut.row_tiles < 2 : cut.row_tiles > 2 || args.batch > 8) return false;
   return num_stages(args, cut) >= 2;
 }
 
