@@ -240,9 +240,10 @@ def streamed_experts(numbers: Numbers) -> None:
     x = numbers.normal(len(routing.weights), 512)
     stacks = expert_stacks(numbers, 32, 512, 512)
     for columns in (0, 8, 16, 32):
-        experts.run_experts(x, *stacks, routing, columns=columns)
-    experts.run_experts(x[:1], *stacks, experts.route(numbers.normal(1, 32), 4, renormalises=True))
-    experts.run_experts(x[:, :320].contiguous(), *expert_stacks(numbers, 32, 320, 320), routing)
+        experts.run_experts(x, *stacks, routing, numbers.workspace, columns=columns)
+    single = experts.route(numbers.normal(1, 32), 4, renormalises=True)
+    experts.run_experts(x[:1], *stacks, single, numbers.workspace)
+    experts.run_experts(x[:, :320].contiguous(), *expert_stacks(numbers, 32, 320, 320), routing, numbers.workspace)
 
 
 def tiled_experts(numbers: Numbers) -> None:

@@ -80,6 +80,7 @@ def test_norm_and_route(num_tokens, num_experts, top_k, size):
     ("num_experts", "top_k", "hidden", "inner"), [(128, 8, 2048, 768), (32, 2, 512, 256), (64, 4, 320, 192)]
 )
 def test_experts(num_tokens, num_experts, top_k, hidden, inner):
+    from xllm_kernels.cuda.decode import Workspace
     from xllm_kernels.cuda.experts import combine_experts, route, run_experts
 
     x, residual, norm = normal(num_tokens, hidden), normal(num_tokens, hidden), normal(hidden)
@@ -94,10 +95,10 @@ def test_experts(num_tokens, num_experts, top_k, hidden, inner):
         rows = slice(starts[expert], starts[expert + 1])
         gate, up = (x[routing.token_of_row[rows].long()].double() @ gate_up[expert].double().t()).chunk(2, -1)
         expected[rows] = torch.nn.functional.silu(gate) * up @ down[expert].double().t()
-    outputs = []
+    outputs, workspace = [], Workspace(torch.device("cuda", 0))
     for columns in (0, 8, 16, 32):
         torch.empty(num_tokens * top_k * (hidden + inner), dtype=torch.bfloat16, device="cuda").fill_(NAN)  # poison
-        outputs.append(run_experts(x, gate_up, down, routing, columns=columns))
+        outputs.append(run_experts(x, gate_up, down, routing, workspace, columns=columns))
         assert error_of(outputs[-1], expected) < 1e-2
     total = torch.zeros(num_tokens, hidden, dtype=torch.float64, device="cuda")
     pairs = outputs[0][routing.row_of_pair.long()].double().view(num_tokens, top_k, hidden)
@@ -173,6 +174,7 @@ def test_products_in_tiles(num_tokens, num_experts, top_k, hidden, inner):
 
 
 def test_refusals():
+    from xllm_kernels.cuda.decode import Workspace
     from xllm_kernels.cuda.experts import route, run_experts, why_no_mix_experts, why_no_run_experts
 
     assert why_no_run_experts(128, 2048, 768) is None
@@ -185,7 +187,7 @@ def test_refusals():
         route(normal(2, 24), 2, renormalises=True)
     routing = route(normal(2, 32), 2, renormalises=True)
     with pytest.raises(ValueError, match="down has size"):
-        run_experts(normal(2, 64), normal(32, 128, 64), normal(16, 64, 64), routing)
+        run_experts(normal(2, 64), normal(32, 128, 64), normal(16, 64, 64), routing, Workspace(torch.device("cuda", 0)))
 
 
 @pytest.mark.parametrize("num_tokens", [1, 7, 40, 600, 5000])

@@ -154,7 +154,7 @@ void mix_experts(Handle x_object, Handle norm_weight, double eps, Handle gate_ob
 }
 
 void run_experts(Handle x_object, Handle gate_up_object, Handle down_object, Handle token_of_row, Handle starts, int columns,
-                 Handle gated_object, Handle out_object, uintptr_t stream) {
+                 Handle gated_object, Handle out_object, Handle barrier, uintptr_t stream) {
   const DeviceTensor x(x_object, "x"), gated(gated_object, "gated"), out(out_object, "out");
   for (const DeviceTensor* matrix : {&x, &gated, &out}) expect_matrix(*matrix);
   const int64_t hidden = x.size(1), rows = out.size(0);
@@ -170,6 +170,7 @@ void run_experts(Handle x_object, Handle gate_up_object, Handle down_object, Han
                        .starts = integers(starts, "starts", num_experts + 1),
                        .gated = gated.memory(),
                        .out = out.memory(),
+                       .barrier = reinterpret_cast<uint32_t*>(integers(barrier, "barrier", 1)),
                        .num_rows = rows,
                        .num_tokens = static_cast<int>(x.size(0)),
                        .num_experts = static_cast<int>(num_experts),

@@ -38,7 +38,7 @@ void norm_and_route(Handle x, Handle norm_weight, double eps, Handle gate, bool 
 void mix_experts(Handle x, Handle norm_weight, double eps, Handle gate, Handle gate_up, Handle down, int top_k, bool renormalises,
                  Handle logits, Handle gated, Handle barrier, uintptr_t stream);
 void run_experts(Handle x, Handle gate_up, Handle down, Handle token_of_row, Handle starts, int columns, Handle gated, Handle out,
-                 uintptr_t stream);
+                 Handle barrier, uintptr_t stream);
 void expert_tiles(Handle x, Handle gate_up, Handle down, Handle row_of_pair, Handle starts, Handle rows, Handle gated, Handle out,
                   uintptr_t stream);
 void combine_experts(Handle y, Handle weights, Handle row_of_pair, Handle residual, Handle norm_weight, double eps,

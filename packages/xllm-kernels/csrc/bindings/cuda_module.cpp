@@ -50,7 +50,7 @@ NB_MODULE(_C_cuda, m) {
   m.attr("MIX_TOKENS") = kernels::kMixTokens;
   m.def("why_no_mix_experts", &kernels::why_no_mix_experts, "num_tokens"_a, "num_experts"_a, "top_k"_a, "hidden"_a, "inner"_a);
   m.def("run_experts", &bindings::run_experts, "x"_a, "gate_up"_a, "down"_a, "token_of_row"_a, "starts"_a, "columns"_a, "gated"_a,
-        "out"_a, "stream"_a);
+        "out"_a, "barrier"_a, "stream"_a);
   m.def("expert_tiles", &bindings::expert_tiles, "x"_a, "gate_up"_a, "down"_a, "row_of_pair"_a, "starts"_a, "rows"_a, "gated"_a, "out"_a,
         "stream"_a);
   m.def("why_no_expert_tiles", &kernels::why_no_expert_tiles, "num_experts"_a, "hidden"_a, "inner"_a);

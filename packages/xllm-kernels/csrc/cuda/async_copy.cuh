@@ -119,6 +119,16 @@ __device__ __forceinline__ void copy_head_box(uint32_t destination, const CUtens
       : "memory");
 }
 
+// Copies `bytes` (a multiple of 16) to shared memory; `barrier` counts them.
+__device__ __forceinline__ void copy_row(void* destination, const void* source, int bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(destination)),
+               "l"(source), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// Between ordinary writes to memory and copies by the copy engine that read them: by who wrote, before it says so, and by who copies, after.
+__device__ __forceinline__ void fence_for_global_copies() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
 // Sets 16 bytes of shared memory to zero.
 __device__ __forceinline__ void clear_piece(uint32_t address) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(address), "r"(0) : "memory");

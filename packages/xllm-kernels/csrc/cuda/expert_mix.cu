@@ -34,16 +34,13 @@ __global__ void __launch_bounds__(kLogitThreads, 2) router_logits_kernel(const _
   if (first == 0 && expert == 0) logits[args.num_experts] = scale;
 }
 
-constexpr int kMaxSharedBytes = (227 - 5) * 1024;  // less what every block has beside the ring and the rows
-constexpr int kMostStages = 7;  // so many that the ring of the product after it fits beside; four to ten are as fast by themselves
+constexpr int kStaticBytes = 4 * 1024;  // at most
 
 int bytes_of_rows(int num_tokens, int top_k, int hidden, int inner) {
   return std::max(num_tokens * (hidden + 8), num_tokens * top_k * (inner + 8)) * 2;
 }
 
-int stages_beside(int bytes_of_rows) {
-  return std::min(kMostStages, (kMaxSharedBytes - kMixFixedBytes - bytes_of_rows) / kMixStageBytes);
-}
+int stages_beside(int bytes_of_rows) { return stages_alone(kMixStageBytes, kMixFixedBytes + kStaticBytes + bytes_of_rows); }
 
 }  // namespace
 

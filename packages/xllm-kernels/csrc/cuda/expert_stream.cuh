@@ -1,15 +1,20 @@
 // Products of each expert's weights with the few rows that chose it: every weight passes through shared memory once for up to 8 * NT rows.
 //
-// One or two blocks a multiprocessor stay for the whole kernel and share the work out evenly: a unit is a tile of 16 * MT outputs of one
-// expert times one group of up to 8 * NT of its rows; a block's units lie one after the other, so it loads the rows of a group, which
-// stay in shared memory, about once. One thread keeps a ring of STAGES tiles of W (16 * MT x KC) filled; WM * WK warps multiply them by
-// mma.m16n8k16 with the layout of linear_stream.cuh, whose names hold here, too. Column tiles past a group's rows are skipped.
+//   gate  gated[r] = silu(g) * u, (g, u) = the expert's rows of gate and up times x; a tile is 16 outputs
+//   down  out[r] = the expert's rows of down times gated[r]; a tile is 32 outputs
 //
-// Knows nothing of how rows were chosen. K must be a multiple of KC, the outputs of 16 * MT.
+// One block a multiprocessor stays for both products and shares each out evenly: a unit is a tile of one expert times a group of up to
+// 8 * NT of its rows; a block's units lie one after the other. One thread keeps a ring of tiles of W (32 rows x 256 columns) filled by the
+// copy engine and never waits for other blocks; one warp brings the rows of the next group while those of this one are multiplied, which
+// for down wait until all blocks have met. Eight warps share K, with the layout of linear_stream.cuh; column tiles past a group's rows
+// are skipped.
+//
+// Knows nothing of how rows were chosen.
 #pragma once
 
 #include "async_copy.cuh"
 #include "element.cuh"
+#include "grid_barrier.cuh"
 #include "matrix.cuh"
 #include "tensor_map.h"
 #include "xllm/kernels/cuda/experts.h"
@@ -19,33 +24,28 @@ namespace xllm::kernels::cuda {
 constexpr int kMaxGroups = kMaxExperts + kRunExpertsMaxRows / 8;
 
 struct ExpertParameters {
-  CUtensorMap weight;            // GATED: planes 2 e (gate) and 2 e + 1 (up) of expert e, else plane e
-  const __nv_bfloat16* x;        // GATED: [tokens, K], else [rows, K]
+  CUtensorMap gate_up;           // planes 2 e (gate) and 2 e + 1 (up) of expert e, in boxes of two planes and 16 rows
+  CUtensorMap down;              // plane e, in boxes of 32 rows
+  const __nv_bfloat16* x;        // [tokens, hidden]
   const int32_t* token_of_row;
   const int32_t* starts;
-  __nv_bfloat16* out;            // [rows, n]
+  __nv_bfloat16* gated;          // [rows, inner]
+  __nv_bfloat16* out;            // [rows, hidden]
+  uint32_t* barrier;
   int num_experts;
-  int n;                         // outputs of a row: with GATED the products are twice as many
-  int k;
-  int resident;                  // rows that shared memory has room for; no expert has more in one group
+  int hidden;
+  int inner;
+  int stages;
+  int resident;                  // rows that a buffer has room for; no expert has more in one group
+  int buffers;                   // of rows: 1 or 2
 };
 
-template <int MT, int NT, int WM, int WK, int KC, int STAGES>
-struct ExpertShape {
-  static constexpr int kRows = 16 * MT, kColumns = 8 * NT, kConsumers = WM * WK;
-  static constexpr int kThreads = kConsumers * 32, kBlockThreads = kThreads + 32;
-  static constexpr int kRowTiles = MT / WM, kNt = NT, kWm = WM, kWk = WK, kKc = KC, kStages = STAGES;
-  static constexpr int kStageBytes = kRows * KC * 2;
-  static constexpr int kPartialBytes = WK * kRows * (kColumns + 1) * 4;
-  static constexpr int kBarrierBytes = 256, kAlignmentBytes = 1024;
-  static_assert(STAGES * 16 <= kBarrierBytes, "the barriers have room for 16 stages");
-  static_assert(KC % 64 == 0 && KC / 32 % WK == 0 && MT % WM == 0, "warps share chunks and row tiles evenly");
-  static int bytes(int k, int resident) {
-    return STAGES * kStageBytes + kPartialBytes + kBarrierBytes + kAlignmentBytes + resident * (k + 8) * 2;
-  }
-};
+constexpr int kExpertWarps = 8, kExpertThreads = kExpertWarps * 32, kExpertBlockThreads = kExpertThreads + 64;
+constexpr int kTileRows = 32, kBoxes = 4, kBoxBytes = kTileRows * 128, kExpertStageBytes = kBoxes * kBoxBytes;
+constexpr int kMostStages = 14, kExpertBarrierBytes = 256;
+static_assert(kMostStages * 16 + 32 <= kExpertBarrierBytes);
 
-// Up to 8 * NT rows of one expert. Small, since what the list takes of shared memory may keep a second block from a multiprocessor.
+// Up to 8 * NT rows of one expert; small, since a block lists them all.
 struct RowGroup {
   uint16_t first;
   uint8_t expert;
@@ -53,23 +53,28 @@ struct RowGroup {
 };
 static_assert(kRunExpertsMaxRows <= 65536 && kMaxExperts <= 256);
 
-// Shared memory of one block.
-template <class Shape>
+template <int NT>
 struct ExpertMemory {
+  static constexpr int kColumns = 8 * NT, kStride = kColumns + 1, kPartialBytes = kExpertWarps * kTileRows * kStride * 4;
   unsigned char* stages;
-  float* partial;           // [WK][rows][columns + 1]
+  float* partial;       // [warps][32 rows][columns + 1]
   uint64_t* full;
   uint64_t* empty;
-  __nv_bfloat16* resident;  // [resident rows][k + 8]
+  uint64_t* rows_full;  // [buffers]
+  uint64_t* rows_empty;
+  __nv_bfloat16* rows;  // [buffers][resident][K + 8]
 
-  __device__ explicit ExpertMemory(unsigned char* unaligned) {
+  __device__ ExpertMemory(unsigned char* unaligned, int num_stages) {
     stages = align_to_swizzle(unaligned);
-    partial = reinterpret_cast<float*>(stages + Shape::kStages * Shape::kStageBytes);
-    unsigned char* barriers = stages + Shape::kStages * Shape::kStageBytes + Shape::kPartialBytes;
-    full = reinterpret_cast<uint64_t*>(barriers);
-    empty = full + Shape::kStages;
-    resident = reinterpret_cast<__nv_bfloat16*>(barriers + Shape::kBarrierBytes);
+    unsigned char* after = stages + num_stages * kExpertStageBytes;
+    partial = reinterpret_cast<float*>(after);
+    full = reinterpret_cast<uint64_t*>(after + kPartialBytes);
+    empty = full + kMostStages;
+    rows_full = empty + kMostStages;
+    rows_empty = rows_full + 2;
+    rows = reinterpret_cast<__nv_bfloat16*>(after + kPartialBytes + kExpertBarrierBytes);
   }
+  static int bytes(int num_stages, int row_bytes) { return num_stages * kExpertStageBytes + kPartialBytes + kExpertBarrierBytes + 1024 + row_bytes; }
 };
 
 // One warp lists the groups of all experts in order, and returns their number.
@@ -96,168 +101,215 @@ __device__ __forceinline__ int list_groups(const ExpertParameters& args, RowGrou
   return total;
 }
 
-// The copying thread: keeps the ring full from unit u0 to u1.
-template <class Shape, bool GATED>
-__device__ __forceinline__ void copy_experts(const ExpertParameters& args, const ExpertMemory<Shape>& memory,
-                                             const RowGroup* groups, int tiles, int u0, int u1) {
-  constexpr int kBoxRows = GATED ? Shape::kRows / 2 : Shape::kRows;
+// A block's part of one of the products.
+struct ExpertUnits {
+  bool is_gated;
+  int k, n;
+  int tiles;  // of a group
+  int first, end;
+
+  __device__ ExpertUnits(const ExpertParameters& args, int groups, bool gated) {
+    is_gated = gated;
+    k = gated ? args.hidden : args.inner;
+    n = gated ? args.inner : args.hidden;
+    tiles = n / (gated ? 16 : kTileRows);
+    const int64_t units = int64_t{groups} * tiles;
+    first = static_cast<int>(units * blockIdx.x / gridDim.x);
+    end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
+  }
+};
+
+// A place in a ring.
+struct RingPlace {
+  int stages, stage = 0, parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The copying thread: tiles of W.
+template <int NT>
+__device__ __forceinline__ void copy_experts(const ExpertParameters& args, const ExpertMemory<NT>& memory, const RowGroup* groups,
+                                             const ExpertUnits& units, RingPlace& at) {
   const uint64_t once = evict_first_policy();
-  int stage = 0, round = 0;
-  for (int unit = u0; unit < u1; ++unit) {
-    const int plane = groups[unit / tiles].expert * (GATED ? 2 : 1), row = unit % tiles * kBoxRows;
-    for (int column = 0; column < args.k; column += Shape::kKc) {
-      if (round > 0) barrier_wait(memory.empty + stage, (round - 1) & 1);
-      unsigned char* base = memory.stages + stage * Shape::kStageBytes;
-      barrier_expect(memory.full + stage, Shape::kStageBytes);
-#pragma unroll
-      for (int box = 0; box < Shape::kKc / kBoxColumns; ++box) {
-        copy_stacked_box(base + box * Shape::kRows * 128, &args.weight, column + box * kBoxColumns, row, plane,
-                         memory.full + stage, once);
-      }
-      if (++stage == Shape::kStages) {
-        stage = 0;
-        ++round;
-      }
+  const CUtensorMap* map = units.is_gated ? &args.gate_up : &args.down;
+  for (int unit = units.first; unit < units.end; ++unit) {
+    const int expert = groups[unit / units.tiles].expert, plane = units.is_gated ? 2 * expert : expert;
+    const int row = unit % units.tiles * (units.is_gated ? 16 : kTileRows);
+    for (int column = 0; column < units.k; column += kBoxes * kBoxColumns) {
+      const int boxes = min(kBoxes, (units.k - column) / kBoxColumns);
+      unsigned char* base = memory.stages + at.stage * kExpertStageBytes;
+      barrier_wait(memory.empty + at.stage, at.parity ^ 1);
+      barrier_expect(memory.full + at.stage, boxes * kBoxBytes);
+      for (int i = 0; i < boxes; ++i) copy_stacked_box(base + i * kBoxBytes, map, column + i * kBoxColumns, row, plane, memory.full + at.stage, once);
+      at.advance();
     }
   }
 }
 
-// Brings the rows of a group to shared memory, all at once: while memory is busy a load takes microseconds.
-template <class Shape, bool GATED>
-__device__ __forceinline__ void load_rows(const ExpertParameters& args, const ExpertMemory<Shape>& memory, const RowGroup& group,
-                                          int warp, int lane) {
-  const int pieces = args.k / 8;
-  for (int b = warp; b < group.count; b += Shape::kConsumers) {
-    const int64_t row = GATED ? __ldg(args.token_of_row + group.first + b) : group.first + b;
-    const auto* x = reinterpret_cast<const uint4*>(args.x + row * args.k);
-    auto* mine = reinterpret_cast<uint4*>(memory.resident + b * (args.k + 8));
-    for (int c = lane; c < pieces; c += 32) copy_piece(mine + c, x + c);
+// A warp: rows of the groups, a lane a row.
+template <int NT>
+__device__ __forceinline__ void bring_rows(const ExpertParameters& args, const ExpertMemory<NT>& memory, const RowGroup* groups,
+                                           const ExpertUnits& units, RingPlace& at, int lane) {
+  const int row_bytes = units.k * 2;
+  for (int unit = units.first; unit < units.end; unit = (unit / units.tiles + 1) * units.tiles) {
+    const RowGroup group = groups[unit / units.tiles];
+    int64_t row = group.first + lane;
+    if (units.is_gated && lane < group.count) row = __ldg(args.token_of_row + row);
+    if (lane == 0) {
+      barrier_wait(memory.rows_empty + at.stage, at.parity ^ 1);
+      barrier_expect(memory.rows_full + at.stage, group.count * row_bytes);
+    }
+    __syncwarp();
+    if (lane < group.count) {
+      copy_row(memory.rows + (at.stage * args.resident + lane) * (units.k + 8), (units.is_gated ? args.x : args.gated) + row * units.k, row_bytes,
+               memory.rows_full + at.stage);
+    }
+    at.advance();
   }
-  wait_for_pieces();
 }
 
-// Adds one stage's products to a warp's sums.
-template <class Shape>
-__device__ __forceinline__ void multiply_stage(const __nv_bfloat16* resident, int stride, const unsigned char* base, int k0, int count,
-                                               int wm, int wk, int g, int t, float (&sums)[Shape::kRowTiles][Shape::kNt][4]) {
+// Adds the products of chunk `warp` of a stage with this lane's pieces of the rows.
+template <int NT>
+__device__ __forceinline__ void multiply_stage(const unsigned char* base, const __nv_bfloat16* rows, int stride, int count, int warp, int g, int t,
+                                               float (&sums)[2][NT][4]) {
+  const unsigned char* tile = base + (warp / 2 * kTileRows + g) * 128 + ((2 * t + warp % 2) ^ g) * 16;
+  uint4 w[2][2];
 #pragma unroll
-  for (int c = wk; c < Shape::kKc / 32; c += Shape::kWk) {
-    const int box = c / 2, piece = 2 * t + c % 2, column = k0 + box * kBoxColumns + piece * 8;
-    const int offset = (piece ^ g) * 16;
-    uint4 w[Shape::kRowTiles][2];
+  for (int m = 0; m < 2; ++m) {
+    w[m][0] = *reinterpret_cast<const uint4*>(tile + m * 16 * 128);
+    w[m][1] = *reinterpret_cast<const uint4*>(tile + (m * 16 + 8) * 128);
+  }
 #pragma unroll
-    for (int m = 0; m < Shape::kRowTiles; ++m) {
-      const unsigned char* row = base + (box * Shape::kRows + (wm * Shape::kRowTiles + m) * 16 + g) * 128 + offset;
-      w[m][0] = *reinterpret_cast<const uint4*>(row);
-      w[m][1] = *reinterpret_cast<const uint4*>(row + 8 * 128);
-    }
+  for (int n = 0; n < NT; ++n) {
+    if (n * 8 < count) {
+      // Columns past the rows repeat the last one: their products are never read.
+      const uint4 x = *reinterpret_cast<const uint4*>(rows + min(n * 8 + g, count - 1) * stride);
 #pragma unroll
-    for (int n = 0; n < Shape::kNt; ++n) {
-      if (n * 8 < count) {
-        // Columns past the rows repeat the last one: their products are never read.
-        const uint4 x = *reinterpret_cast<const uint4*>(resident + min(n * 8 + g, count - 1) * stride + column);
-#pragma unroll
-        for (int m = 0; m < Shape::kRowTiles; ++m) {
-          multiply_add(sums[m][n], w[m][0].x, w[m][1].x, w[m][0].y, w[m][1].y, x.x, x.y);
-          multiply_add(sums[m][n], w[m][0].z, w[m][1].z, w[m][0].w, w[m][1].w, x.z, x.w);
-        }
+      for (int m = 0; m < 2; ++m) {
+        multiply_add(sums[m][n], w[m][0].x, w[m][1].x, w[m][0].y, w[m][1].y, x.x, x.y);
+        multiply_add(sums[m][n], w[m][0].z, w[m][1].z, w[m][0].w, w[m][1].w, x.z, x.w);
       }
     }
   }
 }
 
-// Joins the sums of the warps along K, applies the gate, writes a tile of outputs of a group.
-template <class Shape, bool GATED>
-__device__ __forceinline__ void finish_unit(const ExpertParameters& args, const ExpertMemory<Shape>& memory, const RowGroup& group,
-                                            int tile, int wm, int wk, int g, int t,
-                                            const float (&sums)[Shape::kRowTiles][Shape::kNt][4]) {
-  constexpr int kStride = Shape::kColumns + 1, kOutRows = GATED ? Shape::kRows / 2 : Shape::kRows;
-  float* mine = memory.partial + wk * Shape::kRows * kStride;
+// Joins the sums of the warps, applies the gate, writes a tile of outputs of a group.
+template <int NT>
+__device__ __forceinline__ void finish_unit(const ExpertParameters& args, const ExpertMemory<NT>& memory, const RowGroup& group,
+                                            const ExpertUnits& units, int tile, int warp, int g, int t, const float (&sums)[2][NT][4]) {
+  constexpr int kStride = ExpertMemory<NT>::kStride;
+  float* mine = memory.partial + (warp * kTileRows + g) * kStride + 2 * t;
 #pragma unroll
-  for (int m = 0; m < Shape::kRowTiles; ++m) {
-    const int row = (wm * Shape::kRowTiles + m) * 16 + g;
+  for (int m = 0; m < 2; ++m) {
 #pragma unroll
-    for (int n = 0; n < Shape::kNt; ++n) {
+    for (int n = 0; n < NT; ++n) {
       if (n * 8 < group.count) {
-        mine[row * kStride + n * 8 + 2 * t] = sums[m][n][0];
-        mine[row * kStride + n * 8 + 2 * t + 1] = sums[m][n][1];
-        mine[(row + 8) * kStride + n * 8 + 2 * t] = sums[m][n][2];
-        mine[(row + 8) * kStride + n * 8 + 2 * t + 1] = sums[m][n][3];
+        float* at = mine + m * 16 * kStride + n * 8;
+        at[0] = sums[m][n][0];
+        at[1] = sums[m][n][1];
+        at[8 * kStride] = sums[m][n][2];
+        at[8 * kStride + 1] = sums[m][n][3];
       }
     }
   }
-  sync_threads<Shape::kThreads>();
+  sync_threads<kExpertThreads>();
   const auto total = [&](int row, int b) {
     float sum = 0.f;
 #pragma unroll
-    for (int w = 0; w < Shape::kWk; ++w) sum += memory.partial[(w * Shape::kRows + row) * kStride + b];
+    for (int w = 0; w < kExpertWarps; ++w) sum += memory.partial[(w * kTileRows + row) * kStride + b];
     return sum;
   };
-  for (int i = threadIdx.x; i < kOutRows / 2 * group.count; i += Shape::kThreads) {
-    const int row = i % (kOutRows / 2) * 2, b = i / (kOutRows / 2);
-    float v[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      v[r] = total(row + r, b);
-      if constexpr (GATED) v[r] = silu_times(v[r], total(kOutRows + row + r, b));
+  const int pairs = units.is_gated ? 8 : kTileRows / 2;  // of neighbouring outputs
+  __nv_bfloat16* out = (units.is_gated ? args.gated : args.out) + static_cast<size_t>(group.first) * units.n + tile * pairs * 2;
+  for (int i = threadIdx.x; i < pairs * group.count; i += kExpertThreads) {
+    const int row = i % pairs * 2, b = i / pairs;
+    float v[2] = {total(row, b), total(row + 1, b)};
+    if (units.is_gated) {
+      v[0] = silu_times(v[0], total(16 + row, b));
+      v[1] = silu_times(v[1], total(17 + row, b));
     }
-    *reinterpret_cast<uint32_t*>(args.out + static_cast<size_t>(group.first + b) * args.n + tile * kOutRows + row) = pack(v[0], v[1]);
+    *reinterpret_cast<uint32_t*>(out + static_cast<size_t>(b) * units.n + row) = pack(v[0], v[1]);
   }
-  sync_threads<Shape::kThreads>();
+  sync_threads<kExpertThreads>();
 }
 
-template <class Shape, bool GATED>
-__global__ void __launch_bounds__(Shape::kBlockThreads, 2) expert_stream_kernel(const __grid_constant__ ExpertParameters args) {
+template <int NT>
+__device__ __forceinline__ void multiply_units(const ExpertParameters& args, const ExpertMemory<NT>& memory, const RowGroup* groups,
+                                               const ExpertUnits& units, RingPlace& at, RingPlace& rows_at, int warp, int lane) {
+  const int g = lane / 4, t = lane % 4, stride = units.k + 8, column = warp / 2 * kBoxColumns + (2 * t + warp % 2) * 8;
+  const __nv_bfloat16* rows = nullptr;
+  for (int unit = units.first; unit < units.end; ++unit) {
+    const RowGroup group = groups[unit / units.tiles];
+    if (rows == nullptr) {
+      barrier_wait(memory.rows_full + rows_at.stage, rows_at.parity);
+      rows = memory.rows + rows_at.stage * args.resident * stride + column;
+    }
+    float sums[2][NT][4] = {};
+    for (int k0 = 0; k0 < units.k; k0 += kBoxes * kBoxColumns) {
+      barrier_wait(memory.full + at.stage, at.parity);
+      if (k0 + warp / 2 * kBoxColumns < units.k) {
+        multiply_stage<NT>(memory.stages + at.stage * kExpertStageBytes, rows + k0, stride, group.count, warp, g, t, sums);
+      }
+      __syncwarp();
+      if (lane == 0) barrier_arrive(memory.empty + at.stage);
+      at.advance();
+    }
+    if (unit + 1 == units.end || (unit + 1) % units.tiles == 0) {  // the rows have been read
+      if (lane == 0) barrier_arrive(memory.rows_empty + rows_at.stage);
+      rows_at.advance();
+      rows = nullptr;
+    }
+    finish_unit<NT>(args, memory, group, units, unit % units.tiles, warp, g, t, sums);
+  }
+}
+
+template <int NT>
+__global__ void __launch_bounds__(kExpertBlockThreads, 1) expert_stream_kernel(const __grid_constant__ ExpertParameters args) {
   extern __shared__ unsigned char unaligned[];
   __shared__ RowGroup groups[kMaxGroups];
   __shared__ int num_groups;
-  const ExpertMemory<Shape> memory(unaligned);
+  const ExpertMemory<NT> memory(unaligned, args.stages);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
-    for (int s = 0; s < Shape::kStages; ++s) {
+    for (int s = 0; s < args.stages; ++s) {
       barrier_init(memory.full + s, 1);
-      barrier_init(memory.empty + s, Shape::kConsumers);
+      barrier_init(memory.empty + s, kExpertWarps);
+    }
+    for (int b = 0; b < args.buffers; ++b) {
+      barrier_init(memory.rows_full + b, 1);
+      barrier_init(memory.rows_empty + b, kExpertWarps);
     }
     barrier_init_fence();
   }
-  // The gated kernel waits for the routing and only then lets the other one begin, so that one may read the routing, though not
-  // its x, before it waits.
-  if constexpr (GATED) wait_for_prerequisites();
+  wait_for_prerequisites();
   launch_dependents();
+  const uint32_t phase = barrier_phase(args.barrier);
   if (warp == 0) {
-    const int found = list_groups<Shape::kColumns>(args, groups, lane);
+    const int found = list_groups<8 * NT>(args, groups, lane);
     if (lane == 0) num_groups = found;
   }
   __syncthreads();
-  const int tiles = args.n / (GATED ? Shape::kRows / 2 : Shape::kRows), units = num_groups * tiles;
-  const int u0 = static_cast<int>(static_cast<long long>(units) * blockIdx.x / gridDim.x);
-  const int u1 = static_cast<int>(static_cast<long long>(units) * (blockIdx.x + 1) / gridDim.x);
-  if (warp == Shape::kConsumers) {
-    if (lane == 0) copy_experts<Shape, GATED>(args, memory, groups, tiles, u0, u1);
-    return;
-  }
-  if constexpr (!GATED) wait_for_prerequisites();
-  const int g = lane / 4, t = lane % 4, wm = warp / Shape::kWk, wk = warp % Shape::kWk;
-  int stage = 0, parity = 0, loaded = -1;
-  for (int unit = u0; unit < u1; ++unit) {
-    const RowGroup group = groups[unit / tiles];
-    if (loaded != unit / tiles) {
-      loaded = unit / tiles;
-      load_rows<Shape, GATED>(args, memory, group, warp, lane);
-      sync_threads<Shape::kThreads>();
-    }
-    float sums[Shape::kRowTiles][Shape::kNt][4] = {};
-    for (int k0 = 0; k0 < args.k; k0 += Shape::kKc) {
-      barrier_wait(memory.full + stage, parity);
-      multiply_stage<Shape>(memory.resident, args.k + 8, memory.stages + stage * Shape::kStageBytes, k0, group.count, wm, wk, g, t, sums);
-      __syncwarp();
-      if (lane == 0) barrier_arrive(memory.empty + stage);
-      if (++stage == Shape::kStages) {
-        stage = 0;
-        parity ^= 1;
-      }
-    }
-    finish_unit<Shape, GATED>(args, memory, group, unit % tiles, wm, wk, g, t, sums);
+  const ExpertUnits gate(args, num_groups, true), down(args, num_groups, false);
+  RingPlace at{args.stages}, rows_at{args.buffers};
+  if (warp == kExpertWarps) {
+    if (lane > 0) return;
+    copy_experts<NT>(args, memory, groups, gate, at);
+    copy_experts<NT>(args, memory, groups, down, at);
+  } else if (warp == kExpertWarps + 1) {
+    bring_rows<NT>(args, memory, groups, gate, rows_at, lane);
+    wait_for_blocks(args.barrier, phase);
+    fence_for_global_copies();
+    bring_rows<NT>(args, memory, groups, down, rows_at, lane);
+  } else {
+    multiply_units<NT>(args, memory, groups, gate, at, rows_at, warp, lane);
+    fence_for_global_copies();
+    sync_threads<kExpertThreads>();
+    if (threadIdx.x == 0) arrive_at_blocks(args.barrier);
+    multiply_units<NT>(args, memory, groups, down, at, rows_at, warp, lane);
   }
 }
 

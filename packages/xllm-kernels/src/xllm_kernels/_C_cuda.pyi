@@ -150,6 +150,7 @@ def run_experts(
     columns: int,
     gated: Tensor,
     out: Tensor,
+    barrier: Tensor,
     stream: int,
 ) -> None: ...
 def combine_experts(

@@ -171,7 +171,13 @@ def mix_experts(
 
 
 def run_experts(
-    x: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor, routing: Routing, *, columns: int = 0
+    x: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+    routing: Routing,
+    workspace: Workspace,
+    *,
+    columns: int = 0,
 ) -> torch.Tensor:
     """Return [P, H], row by row: down[e] (silu(gate[e] x[t]) * (up[e] x[t])) of each pair's expert e and token t.
 
@@ -185,7 +191,9 @@ def run_experts(
         return (expert_tiles if has_tiles else _grouped)(x, gate_up, down, routing)
     gated = torch.empty((num_rows, inner), dtype=x.dtype, device=x.device)
     out = torch.empty((num_rows, x.shape[1]), dtype=x.dtype, device=x.device)
-    _C_cuda.run_experts(x, gate_up, down, routing.token_of_row, routing.starts, columns, gated, out, current_stream())
+    _C_cuda.run_experts(
+        x, gate_up, down, routing.token_of_row, routing.starts, columns, gated, out, workspace.barrier, current_stream()
+    )
     return out
 
 

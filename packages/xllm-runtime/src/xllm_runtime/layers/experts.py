@@ -167,15 +167,16 @@ class CUDAExperts:
     """`ExpertOperations` on `xllm_kernels.cuda.experts`; only constructed where `explain_cuda_experts` is empty."""
 
     def __init__(self, sizes: ExpertSizes) -> None:
-        from xllm_kernels.cuda import experts
+        from xllm_kernels.cuda import decode, experts
 
         self._sizes = sizes
         self._experts = experts
+        self._workspace_of = decode.shared_workspace
 
     def forward(self, x: torch.Tensor, logits: torch.Tensor, gate_up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
         """See `ExpertOperations.forward`."""
         routing = self._experts.route(logits, self._sizes.top_k, renormalises=self._sizes.renormalises)
-        y = self._experts.run_experts(x, gate_up, down, routing)
+        y = self._experts.run_experts(x, gate_up, down, routing, self._workspace_of(x.device))
         return self._experts.combine_experts(y, routing)
 
     def mix(
@@ -187,7 +188,8 @@ class CUDAExperts:
     ) -> torch.Tensor:
         """See `ExpertOperations.mix`; adds to `onto` in place."""
         routing = self._experts.routing_of(*chosen, self._sizes.num_experts)
-        return self._experts.combine_experts(self._experts.run_experts(x, *stacks, routing), routing, onto)
+        y = self._experts.run_experts(x, *stacks, routing, self._workspace_of(x.device))
+        return self._experts.combine_experts(y, routing, onto)
 
 
 def select_expert_operations(

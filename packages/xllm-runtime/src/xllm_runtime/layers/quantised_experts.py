@@ -49,7 +49,7 @@ class QuantisedSparseMLP(nn.Module):
         gate_up, down = self.gate_up_proj.matrix, self.down_proj.matrix
         if self._device.type != "cuda" or gate_up is None or down is None:
             return self._fallback.forward(x, logits, *self._plain_stacks(x.dtype))
-        from xllm_kernels.cuda import experts
+        from xllm_kernels.cuda import decode, experts
         from xllm_kernels.triton import quantised_experts, quantised_product
 
         routing = experts.route(logits, self.sizes.top_k, renormalises=self.sizes.renormalises)
@@ -59,7 +59,8 @@ class QuantisedSparseMLP(nn.Module):
             )
         else:
             plain = (quantised_product.plain_numbers(matrix, x.dtype) for matrix in (gate_up, down))
-            y = experts.run_experts(x.contiguous(), *self._stacks(*plain), routing)
+            workspace = decode.shared_workspace(x.device)
+            y = experts.run_experts(x.contiguous(), *self._stacks(*plain), routing, workspace)
         return experts.combine_experts(y, routing, torch.zeros_like(x))
 
     def weight_targets(self, prefix: str) -> WeightTargets:

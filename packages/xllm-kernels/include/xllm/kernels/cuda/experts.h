@@ -73,6 +73,7 @@ struct RunExpertsArgs {
   const int32_t* starts;       // [num_experts + 1]
   void* gated;                 // scratch [num_rows, inner]
   void* out;                   // [num_rows, hidden]
+  uint32_t* barrier;           // where blocks meet: one counter, of one stream; zero before the first call
   int64_t num_rows;
   int num_tokens;
   int num_experts;

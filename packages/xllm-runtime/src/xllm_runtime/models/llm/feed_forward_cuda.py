@@ -121,7 +121,7 @@ class SparseFeedForward:
             )
             return
         normed, routing = self._norm_and_route(hidden, norm_weight, eps)
-        y = self._experts.run_experts(normed, *self._mlp.stacks, routing)
+        y = self._experts.run_experts(normed, *self._mlp.stacks, routing, self._workspace)
         self._experts.combine_experts(y, routing, hidden)
 
     def batch(self, rows: AttendedRows, residual: torch.Tensor, eps: float) -> torch.Tensor:
@@ -137,7 +137,7 @@ class SparseFeedForward:
             x = self._ops.add_rms_norm(rows.o_proj(rows.attended), residual, rows.norm_weight, eps)
             logits = F.linear(x, self._mlp.gate)
             routing = self._experts.route(logits, self._sizes.top_k, renormalises=self._sizes.renormalises)
-        y = self._experts.run_experts(x, *self._mlp.stacks, routing)
+        y = self._experts.run_experts(x, *self._mlp.stacks, routing, self._workspace)
         return self._experts.combine_experts(y, routing, residual, rows.next_norm_weight, eps)
 
     def _add_projected(self, rows: AttendedRows, residual: torch.Tensor) -> None:
