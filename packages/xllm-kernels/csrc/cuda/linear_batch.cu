@@ -12,22 +12,24 @@ constexpr int64_t kPlaces = 264;  // two blocks a multiprocessor of an H100 or H
 
 struct Division {
   int splits;  // parts of K
-  int stages;  // of the ring: 76 KB, 101 KB
+  int stages;  // of the ring: 63 KB, 101 KB
 };
 
 // Measured on an H200 (2026-11-30) in whole steps of 32 rows, ms by parts of K and stages. qwen3-8b: qkv (96 tiles) 2 and 8 5.53, 2 and 6 5.57,
 // 4 and 4 5.60; o (64 tiles) 2 and 8 5.53, 4 and 6 5.53, 2 and 6 5.60; down (64 tiles) 4 and 6 5.53, 2 and 8 5.56, 4 and 8 5.68; gate_up (384
-// tiles) 2 and 6 5.49, tiles of 192 rows 5.53, of 128 5.54. qwen3-0.6b: qkv (64 tiles) 1 and 8 1.60, 2 and 8 1.61, 2 and 6 1.62; o (16 tiles) 4
+// tiles) 2 and 6 5.49, tiles of 192 rows 5.53, of 128 5.54; the same tree later, 2 and 6 5.48, 1 and 6 5.36, 1 and 5 5.33, and then down 4 and 6
+// or 4 and 5 5.32, 8 and 6 5.50. qwen3-0.6b: qkv (64 tiles) 1 and 8 1.60, 2 and 8 1.61, 2 and 6 1.62; o (16 tiles) 4
 // and 8 1.60, 4 and 6, 8 and 4, 2 and 8 1.63; gate_up (96 tiles) 1 and 8 1.60, 2 and 8 1.62, 1 and 6 1.64; down (16 tiles) 4 and 8 1.60, 4 and 6
-// 1.62, 8 and 4 1.66. What is in flight counts most; two blocks a multiprocessor of 8 stages keep the kernel after them from starting.
+// 1.62, 8 and 4 1.66. What is in flight counts most; two blocks a multiprocessor of 8 stages keep the kernel after them from starting, and three of 5
+// fit where there are tiles for them.
 Division choose(int64_t n, int64_t k, bool is_gated) {
   const int64_t tiles = n / 64;
   const auto fits = [&](int splits) { return k % (kBoxColumns * splits) == 0; };
   if (is_gated) {
-    if (tiles > kPlaces && fits(2)) return {2, 6};
+    if (tiles > kPlaces) return {1, 5};
     return {tiles < 64 && fits(2) ? 2 : 1, 8};
   }
-  if (k > 2 * n && tiles * 4 > kPlaces / 2 && fits(4)) return {4, 6};
+  if (k > 2 * n && tiles * 4 > kPlaces / 2 && fits(4)) return {4, 5};
   const int64_t enough = k <= 1024 ? 64 : 128;  // blocks; a short K is hardly worth a cut
   for (const int splits : {1, 2, 4}) {
     if (tiles * splits >= enough && fits(splits)) return {splits, 8};
@@ -68,7 +70,7 @@ void run_stages(const LinearBatchArgs& args, int splits, void* stream) {
 template <class Element, bool GATED>
 void run_divided(const LinearBatchArgs& args, void* stream) {
   const Division division = choose(args.n, args.k, GATED);
-  if (division.stages == 6) return run_stages<Element, GATED, 6>(args, division.splits, stream);
+  if (division.stages == 5) return run_stages<Element, GATED, 5>(args, division.splits, stream);
   run_stages<Element, GATED, 8>(args, division.splits, stream);
 }
 
