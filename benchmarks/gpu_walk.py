@@ -24,6 +24,8 @@ from xllm_kernels.cuda import beams, decode, experts, float8_attention, ops, pro
 from xllm_kernels.quantised_matrix import QuantisedMatrix, from_4_bits, from_8_bits
 
 EPS, BLOCK_SIZE = 1e-6, 16
+LONG_RING = 3
+"""Of attention over few sequences; else for more pairs of sequences and kv heads than a sanitizer has time for."""
 NONE, ADD_RESIDUAL, SILU_AND_MUL = decode.Epilogue.NONE, decode.Epilogue.ADD_RESIDUAL, decode.Epilogue.SILU_AND_MUL
 
 
@@ -95,7 +97,7 @@ def streamed_products(numbers: Numbers) -> None:
 
 def batched_products(numbers: Numbers) -> None:
     """`linear_batch`, and norms that are left from one product to the next."""
-    for n, k in ((384, 512), (4096, 256), (12288, 128), (1088, 2176), (192, 4096)):
+    for n, k in ((384, 512), (4096, 256), (12288, 128), (2176, 4608), (192, 4096)):
         weight, bias = numbers.normal(n, k, scale=0.02), numbers.normal(n)
         for most in (16, 32):
             count = numbers.random.randint(most - 7, most)
@@ -182,7 +184,16 @@ def single_tokens(numbers: Numbers) -> None:
             for more in ({}, fused, {**fused, "splits": 2}):
                 out = numbers.unset(count, heads, head_dim)
                 given = (query, key, value), (tables, seq_lens, numbers.workspace)
-                decode.decode_attention(*given[0], (caches[0], caches[1]), *given[1], out=out, **sizes, **more)
+                for configuration in (0, LONG_RING):
+                    decode.decode_attention(
+                        *given[0],
+                        (caches[0], caches[1]),
+                        *given[1],
+                        out=out,
+                        configuration=configuration,
+                        **sizes,
+                        **more,
+                    )
                 small = [cache.to(torch.float8_e4m3fn) for cache in caches]
                 float8_attention.float8_attention(
                     *given[0], (small[0], small[1]), *given[1], out=out, kv_scales=(0.5, 0.02), **sizes, **more

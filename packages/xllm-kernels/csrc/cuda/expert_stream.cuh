@@ -159,10 +159,8 @@ __device__ __forceinline__ void bring_rows(const ExpertParameters& args, const E
     const RowGroup group = groups[unit / units.tiles];
     int64_t row = group.first + lane;
     if (units.is_gated && lane < group.count) row = __ldg(args.token_of_row + row);
-    if (lane == 0) {
-      barrier_wait(memory.rows_empty + at.stage, at.parity ^ 1);
-      barrier_expect(memory.rows_full + at.stage, group.count * row_bytes);
-    }
+    barrier_wait(memory.rows_empty + at.stage, at.parity ^ 1);
+    if (lane == 0) barrier_expect(memory.rows_full + at.stage, group.count * row_bytes);
     __syncwarp();
     if (lane < group.count) {
       copy_row(memory.rows + (at.stage * args.resident + lane) * (units.k + 8), (units.is_gated ? args.x : args.gated) + row * units.k, row_bytes,
