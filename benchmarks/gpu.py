@@ -36,6 +36,7 @@ from xllm_runtime.worker.llm import LLMWorker
 
 BYTES_A_SECOND, FLOPS_A_SECOND = 4.3e12, 790e12
 BLOCK_SIZE = 16
+WARM_UP_S = 0.5
 QWEN3 = {
     "vocab_size": 151936,
     "head_dim": 128,
@@ -233,9 +234,11 @@ def greedy(num_rows: int) -> SamplingRows:
 
 
 def timed(call: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Median (time of a call, time on the device) in ms, after three calls that do not count."""
-    for _ in range(3):
+    """Median (time of a call, time on the device) in ms, after half a second of calls, three at least, in which clocks come up."""
+    start, num_calls = time.perf_counter(), 0
+    while num_calls < 3 or time.perf_counter() - start < WARM_UP_S:
         call()
+        num_calls += 1
     walls, devices = [], []
     for _ in range(repeats):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
