@@ -34,3 +34,14 @@ def test_what_the_process_has_frozen_stays_so():
     with sparing_what_is_loaded():
         pass
     assert gc.get_freeze_count() >= frozen > 1000
+
+
+@pytest.mark.parametrize(("frozen", "freezes"), [(0, True), (375, True), (200_000, False)])
+def test_what_an_interpreter_keeps_out_by_itself_does_not_count(monkeypatch, frozen, freezes):
+    calls = []
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: frozen)
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    monkeypatch.setattr(gc, "unfreeze", lambda: calls.append("unfreeze"))
+    with sparing_what_is_loaded():
+        assert calls == ["freeze"] * freezes
+    assert calls == ["freeze", "unfreeze"] * freezes
