@@ -44,10 +44,10 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, int parity) {
       : "memory");
 }
 
-// A barrier of the first THREADS threads that call it, beside __syncthreads.
-template <int THREADS>
+// A barrier of the first THREADS threads that call it, beside __syncthreads; another NUMBER is another barrier.
+template <int THREADS, int NUMBER = 1>
 __device__ __forceinline__ void sync_threads() {
-  asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+  asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
 }
 
 __device__ __forceinline__ uint64_t evict_first_policy() {

@@ -299,13 +299,14 @@ __global__ void __launch_bounds__(kExpertBlockThreads, 1) expert_stream_kernel(c
     copy_experts<NT>(args, memory, groups, down, at);
   } else if (warp == kExpertWarps + 1) {
     bring_rows<NT>(args, memory, groups, gate, rows_at, lane);
+    sync_threads<kExpertThreads + 32, 2>();  // this block's products
     wait_for_blocks(args.barrier, phase);
     fence_for_global_copies();
     bring_rows<NT>(args, memory, groups, down, rows_at, lane);
   } else {
     multiply_units<NT>(args, memory, groups, gate, at, rows_at, warp, lane);
     fence_for_global_copies();
-    sync_threads<kExpertThreads>();
+    sync_threads<kExpertThreads + 32, 2>();
     if (threadIdx.x == 0) arrive_at_blocks(args.barrier);
     multiply_units<NT>(args, memory, groups, down, at, rows_at, warp, lane);
   }
