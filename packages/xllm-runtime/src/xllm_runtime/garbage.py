@@ -10,7 +10,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 BUILT_IN = 10_000
 """More objects than an interpreter keeps out of collections by itself: some hundred from Python 3.12 on."""
 
