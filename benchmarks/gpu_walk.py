@@ -255,6 +255,10 @@ def streamed_experts(numbers: Numbers) -> None:
     single = experts.route(numbers.normal(1, 32), 4, renormalises=True)
     experts.run_experts(x[:1], *stacks, single, numbers.workspace)
     experts.run_experts(x[:, :320].contiguous(), *expert_stacks(numbers, 32, 320, 320), routing, numbers.workspace)
+    many = experts.route(numbers.normal(200, 256), 8, renormalises=True)  # blocks with rows of three experts and more
+    for columns in (8, 16):
+        rows = (numbers.normal(200, 64), *expert_stacks(numbers, 256, 64, 64))
+        experts.run_experts(*rows, many, numbers.workspace, columns=columns)
 
 
 def tiled_experts(numbers: Numbers) -> None:
