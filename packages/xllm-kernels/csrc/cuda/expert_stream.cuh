@@ -257,7 +257,7 @@ __device__ __forceinline__ void multiply_units(const ExpertParameters& args, con
       at.advance();
     }
     if (unit + 1 == units.end || (unit + 1) % units.tiles == 0) {  // the rows have been read
-      if (lane == 0) barrier_arrive(memory.rows_empty + rows_at.stage);
+      barrier_arrive(memory.rows_empty + rows_at.stage);
       rows_at.advance();
       rows = nullptr;
     }
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kExpertBlockThreads, 1) expert_stream_kernel(c
     }
     for (int b = 0; b < args.buffers; ++b) {
       barrier_init(memory.rows_full + b, 1);
-      barrier_init(memory.rows_empty + b, kExpertWarps);
+      barrier_init(memory.rows_empty + b, kExpertThreads);
     }
     barrier_init_fence();
   }
