@@ -44,6 +44,17 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, int parity) {
       : "memory");
 }
 
+// A place in a ring of stages; a stage is waited for with the parity it has there.
+struct RingPlace {
+  int stages, stage = 0, parity = 0;
+  __device__ __forceinline__ void advance() {
+    if (++stage == stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
 // A barrier of the first THREADS threads that call it, beside __syncthreads; another NUMBER is another barrier.
 template <int THREADS, int NUMBER = 1>
 __device__ __forceinline__ void sync_threads() {

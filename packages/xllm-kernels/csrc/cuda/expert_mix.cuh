@@ -116,17 +116,6 @@ __device__ __forceinline__ void choose_for_block(const MixParameters& args, MixC
   chosen.weights[pair] = mine.weight;
 }
 
-// A place in the ring.
-struct RingPlace {
-  int stages, stage = 0, parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // Which units of gate are a block's.
 struct GateUnits {
   int tiles;  // of an expert

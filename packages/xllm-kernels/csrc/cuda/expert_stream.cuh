@@ -119,17 +119,6 @@ struct ExpertUnits {
   }
 };
 
-// A place in a ring.
-struct RingPlace {
-  int stages, stage = 0, parity = 0;
-  __device__ __forceinline__ void advance() {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // The copying thread: tiles of W.
 template <int NT>
 __device__ __forceinline__ void copy_experts(const ExpertParameters& args, const ExpertMemory<NT>& memory, const RowGroup* groups,
