@@ -16,18 +16,14 @@ import tempfile
 import time
 from pathlib import Path
 
+from gpu_serving import OPTIONS as SERVED
 from gpu_serving import write_model
 
 from gpu import MODELS, shapes
 from xllm_runtime import LLM, SamplingParams
 
 NUM_STEPS, REPEATS = 128, 3
-OPTIONS = {
-    "max_num_seqs": 256,
-    "max_num_batched_tokens": 16384,
-    "enable_prefix_cache": False,
-    "enable_schedule_overlap": True,
-}
+OPTIONS = {**SERVED, "max_num_batched_tokens": 16384}  # as the peer's
 
 
 def seconds(llm: LLM, prompts: list[list[int]], num_tokens: int) -> float:

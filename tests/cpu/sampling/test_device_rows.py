@@ -42,7 +42,7 @@ def test_newest_tokens_are_gathered_only_where_samples_may_depend_on_them(
     penalty = 1.0 if is_penalised else 0.0
     rows = sampling_rows([Row(presence_penalty=penalty)] * 2)
     results = torch.zeros(4, dtype=torch.int32)
-    output = DeviceRows(Buffers(), results, None, 2, gather).start(rows)  # type: ignore[arg-type]
+    output = DeviceRows(Buffers(), results, None, 2, gather).start(rows)
     assert isinstance(output, SampledOutput if is_penalised else DeviceOutput)
     assert len(asked) == is_penalised
     assert [given is newest for given in sampled] == [True] * is_penalised

@@ -11,7 +11,6 @@ pytestmark = [
 ]
 pytest.importorskip("triton")
 
-from xllm_runtime.layers.triton_modules import triton_module  # noqa: E402
 from xllm_runtime.models.dit import operations as ours  # noqa: E402
 
 DTYPES = [torch.bfloat16, torch.float16]
@@ -30,7 +29,7 @@ def assert_near(got: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.parametrize(("batch", "tokens", "size"), [(1, 7, 96), (2, 130, 3072)])
 def test_norm_and_gate(dtype: torch.dtype, batch: int, tokens: int, size: int) -> None:
     hidden = random(batch, tokens + 3, size, dtype=dtype, seed=1) * 3 + 1
-    assert triton_module("images", hidden) is not None
+    assert ours.triton_module("images", hidden) is not None
     x, (shift, scale, gate) = hidden[:, 3:], random(batch, 3 * size, dtype=dtype, seed=2).chunk(3, dim=1)
     normal = torch.nn.functional.layer_norm(x.double(), (size,), eps=1e-6)
     out = ours.modulated_norm(x, shift, scale)

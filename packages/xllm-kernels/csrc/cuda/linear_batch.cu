@@ -15,13 +15,12 @@ struct Division {
   int stages;  // of the ring: 63 KB, 101 KB
 };
 
-// Measured on an H200 (2026-11-30) in whole steps of 32 rows, ms by parts of K and stages. qwen3-8b: qkv (96 tiles) 2 and 8 5.53, 2 and 6 5.57,
-// 4 and 4 5.60; o (64 tiles) 2 and 8 5.53, 4 and 6 5.53, 2 and 6 5.60; down (64 tiles) 4 and 6 5.53, 2 and 8 5.56, 4 and 8 5.68; gate_up (384
-// tiles) 2 and 6 5.49, tiles of 192 rows 5.53, of 128 5.54; the same tree later, 2 and 6 5.48, 1 and 6 5.36, 1 and 5 5.33, and then down 4 and 6
-// or 4 and 5 5.32, 8 and 6 5.50. qwen3-0.6b: qkv (64 tiles) 1 and 8 1.60, 2 and 8 1.61, 2 and 6 1.62; o (16 tiles) 4
-// and 8 1.60, 4 and 6, 8 and 4, 2 and 8 1.63; gate_up (96 tiles) 1 and 8 1.60, 2 and 8 1.62, 1 and 6 1.64; down (16 tiles) 4 and 8 1.60, 4 and 6
-// 1.62, 8 and 4 1.66. What is in flight counts most; two blocks a multiprocessor of 8 stages keep the kernel after them from starting, and three of 5
-// fit where there are tiles for them.
+// Measured on an H200 (2026-11-30) in whole steps of 32 rows, ms by parts of K and stages. qwen3-8b: qkv (96 tiles) 2 and 8 5.53, 2 and 6 5.57, 4
+// and 4 5.60; o (64 tiles) 2 and 8 5.53, 4 and 6 5.53, 2 and 6 5.60; down (64 tiles) 4 and 6 5.53, 2 and 8 5.56, 4 and 8 5.68; gate_up (384 tiles)
+// 2 and 6 5.49, tiles of 192 rows 5.53, of 128 5.54; the same tree later, 2 and 6 5.48, 1 and 6 5.36, 1 and 5 5.33, and then down 4 and 6 or 4 and
+// 5 5.32, 8 and 6 5.50. qwen3-0.6b: qkv (64 tiles) 1 and 8 1.60, 2 and 8 1.61, 2 and 6 1.62; o (16 tiles) 4 and 8 1.60, 4 and 6, 8 and 4, 2 and 8
+// 1.63; gate_up (96 tiles) 1 and 8 1.60, 2 and 8 1.62, 1 and 6 1.64; down (16 tiles) 4 and 8 1.60, 4 and 6 1.62, 8 and 4 1.66. What is in flight
+// counts most; two blocks a multiprocessor of 8 stages keep the kernel after them from starting, and three of 5 fit where there are tiles for them.
 Division choose(int64_t n, int64_t k, bool is_gated) {
   const int64_t tiles = n / 64;
   const auto fits = [&](int splits) { return k % (kBoxColumns * splits) == 0; };

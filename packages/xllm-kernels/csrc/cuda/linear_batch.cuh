@@ -62,11 +62,6 @@ __device__ __forceinline__ void leave_scales(const typename Shape::Parameters& a
   asm volatile("bar.arrive 2, %0;" ::"n"(Shape::kThreads + 32) : "memory");
 }
 
-template <class Shape>
-__device__ __forceinline__ void wait_for_scales() {
-  asm volatile("bar.sync 2, %0;" ::"n"(Shape::kThreads + 32) : "memory");
-}
-
 template <class ELEMENT, int NB, int STAGES>
 struct BatchShape {
   using Element = ELEMENT;
@@ -268,7 +263,7 @@ __device__ __forceinline__ void multiply_steps(const typename Shape::Parameters&
   settle(c);
   sync_threads<Shape::kThreads>();  // nobody reads the ring any more
   leave_batch_sums<Shape>(c, sums, warp, lane);
-  if (args.squares != nullptr) wait_for_scales<Shape>();
+  if (args.squares != nullptr) sync_threads<Shape::kThreads + 32, 2>();  // with who leaves scales
   if (args.splits == 1) {
     sync_threads<Shape::kThreads>();
   } else {
