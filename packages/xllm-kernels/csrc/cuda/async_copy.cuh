@@ -100,16 +100,6 @@ __device__ __forceinline__ void copy_box(void* destination, const CUtensorMap* m
       : "memory");
 }
 
-// Copies the box at (0, slot, plane) of a cache to shared memory; `barrier` counts its bytes.
-__device__ __forceinline__ void copy_cache_box(uint32_t destination, const CUtensorMap* map, int slot, int plane,
-                                               uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
-          "r"(destination),
-      "l"(map), "r"(0), "r"(slot), "r"(plane), "r"(shared_address(barrier))
-      : "memory");
-}
-
 // Copies the box at (column, row, plane) of stacked matrices to shared memory; `barrier` counts its bytes.
 __device__ __forceinline__ void copy_stacked_box(void* destination, const CUtensorMap* map, int column, int row, int plane,
                                                  uint64_t* barrier, uint64_t policy) {

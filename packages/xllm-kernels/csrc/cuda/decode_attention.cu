@@ -7,10 +7,10 @@
 // In whole steps, sequences x tokens: blocks, one stage or ring, of the best and its ms (the next best): 1 x 1024: 64, one stage, 4.25;
 // 2 x 1024: 128, one stage, 4.25 (4.30); 4 x 1024: 128, one stage, 4.34 (4.49); 8 x 1024: 256, ring, 4.47 (4.52); 1 x 8192: 128, one stage,
 // 4.69 (4.73).
-// Whole contexts that all run at once, 32 x 1024, 2 and 3 stages of the ring: qwen3-8b 5.59 and 5.56, qwen3-0.6b 1.71 and 1.61 (2026-11-30); 32 x
-// 8192 13.69 and 13.73; 8 x 1024 in four parts 4.45 and 4.51, 0.99 and 0.96; 16 x 1024 in two parts 4.97 and 4.96, whole 5.19 and 5.14. Parts that
-// met in the shared memory of a cluster, in place of the workspace: one row 4.03 for 4.05 and 0.64 for 0.65, but 2 and 8 rows 4.34 for 4.21 and 4.61
-// for 4.45, as a cluster starts only where all of it fits.
+// Whole contexts that all run at once, 32 x 1024, 2 and 3 stages of the ring: qwen3-8b 5.59 and 5.56, qwen3-0.6b 1.71 and 1.61 (2026-11-30);
+// 32 x 8192 13.69 and 13.73 (with boxes that bring 128 bytes to L2, 13.32 and 13.38); 8 x 1024 in four parts 4.45 and 4.51, 0.99 and 0.96;
+// 16 x 1024 in two parts 4.97 and 4.96, whole 5.19 and 5.14. Parts that met in the shared memory of a cluster, in place of the workspace: one row
+// 4.03 for 4.05 and 0.64 for 0.65, but 2 and 8 rows 4.34 for 4.21 and 4.61 for 4.45, as a cluster starts only where all of it fits.
 #include "decode_attention.cuh"
 
 #include <algorithm>
@@ -24,9 +24,11 @@ namespace {
 
 constexpr int kMultiprocessors = 132;
 constexpr int kMaxSplits = 32;
+// Of a block of which no third fits a multiprocessor: where there are two for each, some would get three and some one. qwen3-8b at 8 x 1024 takes
+// 4.39 ms for 4.53, at 16 x 1024 5.13 for 5.77.
+constexpr int kTwoBlocksBytes = 77 * 1024;
 
 constexpr int kOneStageTile = 128, kRingTile = 64;  // tokens
-constexpr int kLongContext = 4096;
 
 // One stage has everything in flight at once, for short slices; rings of two and three stages are for long ones.
 enum class Configuration : int { one_stage = 1, ring = 2, long_ring = 3 };
@@ -39,7 +41,7 @@ struct Choice {
 // Few sequences leave multiprocessors idle, so contexts are cut until each has one block: more cost more to merge than they save. There one
 // stage has the shorter latency, up to four tiles a slice. With a third as many pairs as multiprocessors, two rings each are best; with
 // about as many, whole contexts if kv heads serve many heads (32 x 1024 with 4 kv heads for 32: 23.0 us, in two parts 29.3). Longer rings are
-// for whole contexts, if two blocks a multiprocessor are all and contexts are not so long that rings are filled but once.
+// for whole contexts, if two blocks a multiprocessor are all.
 Choice choose(const DecodeAttentionArgs& args) {
   const int pairs = args.batch * args.num_kv_heads;
   const bool is_few = pairs < kMultiprocessors / 3;
@@ -47,8 +49,7 @@ Choice choose(const DecodeAttentionArgs& args) {
   const bool is_many = pairs > (is_light ? kMultiprocessors : kMultiprocessors * 3 / 4);
   const int wanted = std::clamp(is_many ? 1 : (is_few ? 1 : 2) * kMultiprocessors / pairs, 1, kMaxSplits);
   const auto tiles_of = [&](int tile) { return std::max(1, (args.max_seq_len + tile - 1) / tile); };
-  const bool is_long = args.max_seq_len > kLongContext;
-  Configuration best = is_many && pairs <= 2 * kMultiprocessors && !is_long ? Configuration::long_ring : Configuration::ring;
+  Configuration best = is_many && pairs <= 2 * kMultiprocessors ? Configuration::long_ring : Configuration::ring;
   if (is_few && tiles_of(kOneStageTile) <= 4 * wanted) best = Configuration::one_stage;
   if (args.configuration > 0) best = static_cast<Configuration>(args.configuration);
   const int tiles = tiles_of(best == Configuration::one_stage ? kOneStageTile : kRingTile);
@@ -93,9 +94,11 @@ void run(const DecodeAttentionArgs& args, int splits, void* stream) {
   using Shape = DecodeAttentionShape<D, WARPS, STAGES>;
   const auto kernel = decode_attention_kernel<Element, D, WARPS, STAGES>;
   const auto parameters = describe<Element>(args, splits);
-  const int bytes = Shape::bytes(parameters.group);
-  allow_shared_bytes(kernel, bytes, "decode_attention");
   const dim3 grid(splits, args.num_kv_heads, args.batch);
+  const int64_t blocks = int64_t{splits} * args.num_kv_heads * args.batch;
+  const bool spreads = blocks > kMultiprocessors && blocks <= 2 * kMultiprocessors;
+  const int bytes = std::max(Shape::bytes(parameters.group), spreads ? kTwoBlocksBytes : 0);
+  allow_shared_bytes(kernel, std::max(Shape::bytes(kMaxGroup), kTwoBlocksBytes), "decode_attention");
   launch(kernel, "decode_attention", {grid, Shape::kBlockThreads, bytes}, parameters, stream);
 }
 

@@ -57,8 +57,13 @@ struct DecodeAttentionShape {
   static constexpr int kTile = 16 * WARPS;
   static constexpr int kTileBytes = kTile * D * 2;
   static constexpr int kThreads = WARPS * 32, kBlockThreads = kThreads + 32;
+  // Of queries, and when they have been read of what warps merge.
+  __host__ __device__ static constexpr int scratch_bytes(int group) {
+    const int queries = kMaxGroup * D * 2, merge = WARPS * group * (D + 2) * 4;
+    return queries > merge ? queries : merge;
+  }
   static int bytes(int group) {
-    return STAGES * 2 * kTileBytes + kMaxGroup * D * 2 + WARPS * group * (D + 2) * 4 + STAGES * 16 + 1024;
+    return STAGES * 2 * kTileBytes + scratch_bytes(group) + STAGES * 16 + 1024;
   }
 };
 
@@ -72,8 +77,8 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
   extern __shared__ unsigned char unaligned[];
   unsigned char* memory = align_to_swizzle(unaligned);
   T* queries = reinterpret_cast<T*>(memory + STAGES * 2 * Shape::kTileBytes);
-  float* merge = reinterpret_cast<float*>(queries + 8 * D);
-  uint64_t* full = reinterpret_cast<uint64_t*>(merge + WARPS * G * (D + 2));
+  float* merge = reinterpret_cast<float*>(queries);
+  uint64_t* full = reinterpret_cast<uint64_t*>(memory + STAGES * 2 * Shape::kTileBytes + Shape::scratch_bytes(G));
   uint64_t* empty = full + STAGES;
   __shared__ bool is_last;
   const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
@@ -103,19 +108,20 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
     if (lane > 0) return;
     prefetch_map(&args.keys);
     prefetch_map(&args.values);
+    const uint64_t once = evict_first_policy();
     const int last_block = (length - 1) / args.block_size, boxes_per_block = args.block_size / 16;
     for (int tile = tile0; tile < tile1; ++tile) {
       const int i = tile - tile0, stage = i % STAGES;
       if (i >= STAGES) barrier_wait(empty + stage, (i / STAGES - 1) & 1);
       barrier_expect(full + stage, 2 * Shape::kTileBytes);
-      const uint32_t base = shared_address(memory + stage * 2 * Shape::kTileBytes);
+      unsigned char* base = memory + stage * 2 * Shape::kTileBytes;
 #pragma unroll
       for (int box = 0; box < WARPS; ++box) {
         const int index = tile * WARPS + box, block = index / boxes_per_block;
         // Boxes past the end repeat the last block; their tokens get no weight.
         const int slot = __ldg(table + min(block, last_block)) * args.block_size + index % boxes_per_block * 16;
-        copy_cache_box(base + box * kBoxBytes, &args.keys, slot, head * (D / 64), full + stage);
-        copy_cache_box(base + Shape::kTileBytes + box * kBoxBytes, &args.values, slot, head * (D / 64), full + stage);
+        copy_stacked_box(base + box * kBoxBytes, &args.keys, 0, slot, head * (D / 64), full + stage, once);
+        copy_stacked_box(base + Shape::kTileBytes + box * kBoxBytes, &args.values, 0, slot, head * (D / 64), full + stage, once);
       }
     }
     return;
@@ -258,6 +264,7 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
     total[c] += __shfl_xor_sync(0xffffffffu, total[c], 8);
     total[c] += __shfl_xor_sync(0xffffffffu, total[c], 16);
   }
+  sync_threads<kThreads>();  // everybody has read queries
   // o[d] = {(dim g, head 2t), (dim g, head 2t + 1), (dim g + 8, head 2t), (dim g + 8, head 2t + 1)}
 #pragma unroll
   for (int c = 0; c < 2; ++c) {

@@ -9,35 +9,30 @@
 namespace xllm::kernels::cuda {
 namespace {
 
-// Measured on an H200 (2026-11-30), ms of whole steps of qwen3-30b-a3b (128 experts of 2048 x 768, 8 a token) at 32 tokens: 14.6 with the
-// four stages of stages_alone(), 15.1 with six, 15.3 with nine; with a kernel for each product 15.1. At 128 tokens 20.7 with either, and by
-// expert_tiles. torch's grouped product takes 378 us at 32 tokens and 420 at 128, this one about 250 and 320.
+// Measured on an H200 (2026-11-30), ms of whole steps of qwen3-30b-a3b (128 experts of 2048 x 768, 8 a token), by stages and the groups whose rows
+// have room: 32 tokens 4 and 2 14.93, 6 and 2 14.67, 6 and 1 14.59, 10 and 1 14.56; 64 tokens 4 and 2 18.37, 5 and 2 18.34, 6 and 1 17.96, 8 and 1
+// 17.69; 128 tokens 20.80, 20.69, 20.35, 19.96, by expert_tiles 20.71. A kernel for each product took 15.1 for 14.6 at 32 (with boxes that brought
+// 256 bytes to L2). torch's grouped product takes 378 us at 32 tokens and 420 at 128.
 constexpr int kStaticBytes = 4 * 1024;  // at most: the list of groups
 
 struct Plan {
-  int buffers = 0;  // 0: does not fit
-  int stages = 0;
+  int stages = 0;  // 0: does not fit
   int row_bytes = 0;
 };
 
-// NT column tiles: the rows of two groups if there is room for a ring beside them, else of one.
+// NT column tiles: the rows of a group, and a ring of all that is left beside them.
 template <int NT>
 Plan plan(int num_tokens, int hidden, int inner) {
-  for (int buffers = 2; buffers > 0; --buffers) {
-    const int row_bytes = buffers * std::min(8 * NT, num_tokens) * (std::max(hidden, inner) + 8) * 2;
-    const int stages = stages_alone(kExpertStageBytes, ExpertMemory<NT>::bytes(0, row_bytes) + kStaticBytes);
-    if (stages >= 3) return {buffers, stages, row_bytes};
-  }
-  return {};
+  const int row_bytes = std::min(8 * NT, num_tokens) * (std::max(hidden, inner) + 8) * 2;
+  const int stages = stages_alone(kMostStages, kExpertStageBytes, ExpertMemory<NT>::bytes(0, row_bytes) + kStaticBytes);
+  return stages >= 3 ? Plan{stages, row_bytes} : Plan{};
 }
 
 template <int NT>
 bool run(ExpertParameters& parameters, int num_tokens, void* stream) {
   const Plan chosen = plan<NT>(num_tokens, parameters.hidden, parameters.inner);
-  if (chosen.buffers == 0) return false;
-  parameters.buffers = chosen.buffers;
+  if (chosen.stages == 0) return false;
   parameters.stages = chosen.stages;
-  parameters.resident = std::min(8 * NT, num_tokens);
   const int bytes = ExpertMemory<NT>::bytes(chosen.stages, chosen.row_bytes);
   allow_shared_bytes(expert_stream_kernel<NT>, bytes, "run_experts");
   LaunchShape shape{dim3(num_multiprocessors()), kExpertBlockThreads, bytes};
@@ -52,7 +47,7 @@ const char* why_no_run_experts(int64_t num_experts, int64_t hidden, int64_t inne
   if (num_experts < 1 || num_experts > kMaxExperts) return "there must be 1 to 256 experts";
   if (hidden < 64 || inner < 64 || hidden > 16384 || inner > 16384) return "the sizes are out of range";
   if (hidden % 64 != 0 || inner % 64 != 0) return "the hidden and the inner size must be multiples of 64";
-  if (plan<1>(8, static_cast<int>(hidden), static_cast<int>(inner)).buffers == 0) return "the sizes are out of range";
+  if (plan<1>(8, static_cast<int>(hidden), static_cast<int>(inner)).stages == 0) return "the sizes are out of range";
   return nullptr;
 }
 

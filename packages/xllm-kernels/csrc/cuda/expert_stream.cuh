@@ -5,9 +5,9 @@
 //
 // One block a multiprocessor stays for both products and shares each out evenly: a unit is a tile of one expert times a group of up to
 // 8 * NT of its rows; a block's units lie one after the other. One thread keeps a ring of tiles of W (32 rows x 256 columns) filled by the
-// copy engine and never waits for other blocks; one warp brings the rows of the next group while those of this one are multiplied, which
-// for down wait until all blocks have met. Eight warps share K, with the layout of linear_stream.cuh; column tiles past a group's rows
-// are skipped.
+// copy engine and never waits for other blocks; one warp brings the rows of a group once those before have been read, for down once all
+// blocks have met: the ring has tiles for the time that takes, and room for more of them is worth more than room for a second group's
+// rows. Eight warps share K, with the layout of linear_stream.cuh; column tiles past a group's rows are skipped.
 //
 // Knows nothing of how rows were chosen.
 #pragma once
@@ -36,8 +36,6 @@ struct ExpertParameters {
   int hidden;
   int inner;
   int stages;
-  int resident;                  // rows that a buffer has room for; no expert has more in one group
-  int buffers;                   // of rows: 1 or 2
 };
 
 constexpr int kExpertWarps = 8, kExpertThreads = kExpertWarps * 32, kExpertBlockThreads = kExpertThreads + 64;
@@ -60,9 +58,9 @@ struct ExpertMemory {
   float* partial;       // [warps][32 rows][columns + 1]
   uint64_t* full;
   uint64_t* empty;
-  uint64_t* rows_full;  // [buffers]
+  uint64_t* rows_full;
   uint64_t* rows_empty;
-  __nv_bfloat16* rows;  // [buffers][resident][K + 8]
+  __nv_bfloat16* rows;  // [rows of a group][K + 8]
 
   __device__ ExpertMemory(unsigned char* unaligned, int num_stages) {
     stages = align_to_swizzle(unaligned);
@@ -71,7 +69,7 @@ struct ExpertMemory {
     full = reinterpret_cast<uint64_t*>(after + kPartialBytes);
     empty = full + kMostStages;
     rows_full = empty + kMostStages;
-    rows_empty = rows_full + 2;
+    rows_empty = rows_full + 1;
     rows = reinterpret_cast<__nv_bfloat16*>(after + kPartialBytes + kExpertBarrierBytes);
   }
   static int bytes(int num_stages, int row_bytes) { return num_stages * kExpertStageBytes + kPartialBytes + kExpertBarrierBytes + 1024 + row_bytes; }
@@ -148,12 +146,11 @@ __device__ __forceinline__ void bring_rows(const ExpertParameters& args, const E
     const RowGroup group = groups[unit / units.tiles];
     int64_t row = group.first + lane;
     if (units.is_gated && lane < group.count) row = __ldg(args.token_of_row + row);
-    barrier_wait(memory.rows_empty + at.stage, at.parity ^ 1);
-    if (lane == 0) barrier_expect(memory.rows_full + at.stage, group.count * row_bytes);
+    barrier_wait(memory.rows_empty, at.parity ^ 1);
+    if (lane == 0) barrier_expect(memory.rows_full, group.count * row_bytes);
     __syncwarp();
     if (lane < group.count) {
-      copy_row(memory.rows + (at.stage * args.resident + lane) * (units.k + 8), (units.is_gated ? args.x : args.gated) + row * units.k, row_bytes,
-               memory.rows_full + at.stage);
+      copy_row(memory.rows + lane * (units.k + 8), (units.is_gated ? args.x : args.gated) + row * units.k, row_bytes, memory.rows_full);
     }
     at.advance();
   }
@@ -232,8 +229,8 @@ __device__ __forceinline__ void multiply_units(const ExpertParameters& args, con
   for (int unit = units.first; unit < units.end; ++unit) {
     const RowGroup group = groups[unit / units.tiles];
     if (rows == nullptr) {
-      barrier_wait(memory.rows_full + rows_at.stage, rows_at.parity);
-      rows = memory.rows + rows_at.stage * args.resident * stride + column;
+      barrier_wait(memory.rows_full, rows_at.parity);
+      rows = memory.rows + column;
     }
     float sums[2][NT][4] = {};
     for (int k0 = 0; k0 < units.k; k0 += kBoxes * kBoxColumns) {
@@ -246,7 +243,7 @@ __device__ __forceinline__ void multiply_units(const ExpertParameters& args, con
       at.advance();
     }
     if (unit + 1 == units.end || (unit + 1) % units.tiles == 0) {  // the rows have been read
-      barrier_arrive(memory.rows_empty + rows_at.stage);
+      barrier_arrive(memory.rows_empty);
       rows_at.advance();
       rows = nullptr;
     }
@@ -266,10 +263,8 @@ __global__ void __launch_bounds__(kExpertBlockThreads, 1) expert_stream_kernel(c
       barrier_init(memory.full + s, 1);
       barrier_init(memory.empty + s, kExpertWarps);
     }
-    for (int b = 0; b < args.buffers; ++b) {
-      barrier_init(memory.rows_full + b, 1);
-      barrier_init(memory.rows_empty + b, kExpertThreads);
-    }
+    barrier_init(memory.rows_full, 1);
+    barrier_init(memory.rows_empty, kExpertThreads);
     barrier_init_fence();
   }
   wait_for_prerequisites();
@@ -281,21 +276,20 @@ __global__ void __launch_bounds__(kExpertBlockThreads, 1) expert_stream_kernel(c
   }
   __syncthreads();
   const ExpertUnits gate(args, num_groups, true), down(args, num_groups, false);
-  RingPlace at{args.stages}, rows_at{args.buffers};
+  RingPlace at{args.stages}, rows_at{1};
   if (warp == kExpertWarps) {
     if (lane > 0) return;
     copy_experts<NT>(args, memory, groups, gate, at);
     copy_experts<NT>(args, memory, groups, down, at);
   } else if (warp == kExpertWarps + 1) {
     bring_rows<NT>(args, memory, groups, gate, rows_at, lane);
-    sync_threads<kExpertThreads + 32, 2>();  // this block's products
     wait_for_blocks(args.barrier, phase);
     fence_for_global_copies();
     bring_rows<NT>(args, memory, groups, down, rows_at, lane);
   } else {
     multiply_units<NT>(args, memory, groups, gate, at, rows_at, warp, lane);
     fence_for_global_copies();
-    sync_threads<kExpertThreads + 32, 2>();
+    sync_threads<kExpertThreads>();
     if (threadIdx.x == 0) arrive_at_blocks(args.barrier);
     multiply_units<NT>(args, memory, groups, down, at, rows_at, warp, lane);
   }

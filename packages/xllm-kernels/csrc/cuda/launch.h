@@ -70,14 +70,13 @@ void launch(Kernel kernel, const char* name, const LaunchShape& shape, const Arg
   check(cudaLaunchKernelEx(&config, kernel, args), name);
 }
 
-// Stages of a ring of a block that is to have a multiprocessor for itself: few, since memory gives most to few who ask for much each
-// (H200: tiles of 32 rows x 512 bytes at 4.29 TB/s with three stages of 16 KB a multiprocessor, at 4.05 with four to twelve), but so many
-// that no second block fits beside it, for then some multiprocessors would get two blocks and some none. `other_bytes`: all else that a
-// block has of shared memory, less than 1 if nothing is left.
-inline int stages_alone(int stage_bytes, int other_bytes) {
-  constexpr int kFewest = 4, kMostBytes = 227 * 1024, kHalf = 114 * 1024;
+// Stages of a ring of a block that is to have a multiprocessor for itself: `wanted`, or so many more that no second block fits beside it,
+// for then some multiprocessors would get two blocks and some none. `other_bytes`: all else that a block has of shared memory. Less than 1 if
+// nothing is left.
+inline int stages_alone(int wanted, int stage_bytes, int other_bytes) {
+  constexpr int kMostBytes = 227 * 1024, kHalf = 114 * 1024;
   const int keeping_out = (kHalf - other_bytes) / stage_bytes + 1;
-  return std::min(std::max(kFewest, keeping_out), (kMostBytes - other_bytes) / stage_bytes);
+  return std::min(std::max(wanted, keeping_out), (kMostBytes - other_bytes) / stage_bytes);
 }
 
 // Lets `kernel` have `bytes` of shared memory. Once a kernel and process is enough for one device.

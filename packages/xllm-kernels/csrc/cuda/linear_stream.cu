@@ -3,9 +3,11 @@
 // Measured on an H200 in whole decode steps of one graph, bfloat16. Copies of boxes by the tensor engine reach 3.4 TB/s (o of qwen3-8b), 3.6
 // (qkv), 3.9 (down), 4.1 (gate_up), 4.3 (head) at batch 1; registers filled by ld.global.nc gave 2.8 to 3.9, copies row by row 2.4 to 3.6.
 // Neighbours must fit into a multiprocessor's 228 KB together, or the next kernel's ring cannot fill while this one ends.
-// One row, ms a step of qwen3-8b: down by Narrow 4.13, by tiles of 64 rows and K in four slices 4.17, in a cluster 4.40; then o by Long 4.07,
-// Narrow 4.09, Deep 4.13; then qkv in two blocks a multiprocessor 4.04, in one 4.07. Of qwen3-0.6b: qkv in two 0.67, in one 0.63; gate_up by
-// Broad 0.63, by Wide 0.66; o by Whole 0.66, Deep 0.69.
+// One row, ms a step of qwen3-8b: down by Narrow with four stages 4.13, by tiles of 64 rows and K in four slices 4.17, in a cluster 4.40; then o by
+// Long 4.07, Narrow 4.09, Deep 4.13. Of qwen3-0.6b: gate_up by Broad 0.63, by Wide 0.66; o by Whole 0.66, Deep 0.69.
+// With boxes that bring 128 bytes to L2 (tensor_map.cu), qwen3-8b: gate_up by Broad 3.99, Wide 4.05; then qkv by Narrow 3.86, with four stages 3.93;
+// down by Cramped 3.83, with four stages 3.84, with six and one block a multiprocessor 3.90. qkv of qwen3-0.6b and 30b-a3b by Ample 0.626 and 2.51,
+// by Narrow 0.669 and 2.59.
 #include "linear_stream.cuh"
 
 #include <algorithm>
@@ -19,11 +21,16 @@ namespace {
 
 // One row: x resident, so that the ring holds W alone, and the norm is done once.
 template <class Element>
-using Narrow = LinearShape<Element, 1, 1, 1, 8, 512, 4, false>;
+using Narrow = LinearShape<Element, 1, 1, 1, 8, 512, 6, false>;
+// The same where K is so long that x leaves less room.
+template <class Element>
+using Cramped = LinearShape<Element, 1, 1, 1, 8, 512, 5, false>;
 template <class Element>
 using Long = LinearShape<Element, 1, 1, 1, 8, 256, 12, false>;
 template <class Element>
 using Broad = LinearShape<Element, 2, 1, 1, 8, 256, 4, false>;
+template <class Element>
+using Ample = LinearShape<Element, 2, 1, 1, 8, 256, 6, false>;
 // All K of a tile in the ring before x comes: latency counts alone.
 template <class Element>
 using Whole = LinearShape<Element, 1, 1, 1, 8, 512, 8, false>;
@@ -100,27 +107,24 @@ Plan plan_add_residual(int batch, int64_t n, int64_t k) {
   using InRing = Whole<Element>;
   const bool is_in_ring = n / InRing::kRows <= kMaxBlocks / 2 && k <= InRing::kKc * InRing::kStages;
   if (batch <= 2 && is_in_ring && fits<InRing>(batch, n, k)) return plan<InRing, Epilogue::add_residual>();
-  if (batch == 1 && is_long && fits_twice<Narrow<Element>>(batch, n, k)) return plan<Narrow<Element>, Epilogue::add_residual>();
+  if (batch == 1 && is_long && fits_twice<Cramped<Element>>(batch, n, k)) return plan<Cramped<Element>, Epilogue::add_residual>();
   if (batch == 1 && fits_twice<Long<Element>>(batch, n, k)) return plan<Long<Element>, Epilogue::add_residual>();
   if (fits<Deep<Element>>(batch, n, k) && (batch == 1 || n < 4096)) return plan<Deep<Element>, Epilogue::add_residual>();
   if (fits<Wide<Element>>(batch, n, k)) return with_units(plan<Wide<Element>, Epilogue::add_residual>(), is_long ? 256 : 128);
   return fits<Small<Element>>(batch, n, k) ? plan<Small<Element>, Epilogue::add_residual>() : Plan{};
 }
 
-// One row and a short K: x resident in two blocks a multiprocessor.
+// One row: x resident in two blocks a multiprocessor.
 template <class Element>
 bool is_broad(int batch, int64_t n, int64_t k) {
-  return batch == 1 && k <= 2048 && fits_twice<Broad<Element>>(batch, n, k);
+  return batch == 1 && fits_twice<Broad<Element>>(batch, n, k);
 }
 
 template <class Element>
 Plan plan_none(int batch, int64_t n, int64_t k) {
-  using Few = Narrow<Element>;
-  if (batch == 1 && n <= 16384 && fits_twice<Few>(batch, n, k)) {
-    Plan narrow = plan<Few, Epilogue::none>();
-    const int64_t tiles = n / Few::kRows, most = (tiles + kMaxBlocks / 2 - 1) / (kMaxBlocks / 2);
-    if (most * k <= Few::kKc * Few::kStages) narrow.blocks = kMaxBlocks / 2;  // all tiles of a block are in its ring before x comes
-    return narrow;
+  if (batch == 1 && n <= 16384) {
+    if (k <= 2048 && fits_twice<Ample<Element>>(batch, n, k)) return plan<Ample<Element>, Epilogue::none>();
+    if (fits_twice<Narrow<Element>>(batch, n, k)) return plan<Narrow<Element>, Epilogue::none>();
   }
   if (is_broad<Element>(batch, n, k)) return plan<Broad<Element>, Epilogue::none>();
   if (fits<Wide<Element>>(batch, n, k)) return plan<Wide<Element>, Epilogue::none>();
