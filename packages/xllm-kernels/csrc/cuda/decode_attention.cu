@@ -97,8 +97,8 @@ void run(const DecodeAttentionArgs& args, int splits, void* stream) {
   const dim3 grid(splits, args.num_kv_heads, args.batch);
   const int64_t blocks = int64_t{splits} * args.num_kv_heads * args.batch;
   const bool spreads = blocks > kMultiprocessors && blocks <= 2 * kMultiprocessors;
-  const int bytes = std::max(Shape::bytes(parameters.group), spreads ? kTwoBlocksBytes : 0);
-  allow_shared_bytes(kernel, std::max(Shape::bytes(kMaxGroup), kTwoBlocksBytes), "decode_attention");
+  const int bytes = std::max(Shape::kBytes, spreads ? kTwoBlocksBytes : 0);
+  allow_shared_bytes(kernel, std::max(Shape::kBytes, kTwoBlocksBytes), "decode_attention");
   launch(kernel, "decode_attention", {grid, Shape::kBlockThreads, bytes}, parameters, stream);
 }
 

@@ -57,14 +57,9 @@ struct DecodeAttentionShape {
   static constexpr int kTile = 16 * WARPS;
   static constexpr int kTileBytes = kTile * D * 2;
   static constexpr int kThreads = WARPS * 32, kBlockThreads = kThreads + 32;
-  // Of queries, and when they have been read of what warps merge.
-  __host__ __device__ static constexpr int scratch_bytes(int group) {
-    const int queries = kMaxGroup * D * 2, merge = WARPS * group * (D + 2) * 4;
-    return queries > merge ? queries : merge;
-  }
-  static int bytes(int group) {
-    return STAGES * 2 * kTileBytes + scratch_bytes(group) + STAGES * 16 + 1024;
-  }
+  static constexpr int kRingBytes = STAGES * 2 * kTileBytes, kQueryBytes = kMaxGroup * D * 2;
+  static constexpr int kBytes = kRingBytes + kQueryBytes + STAGES * 16 + 1024;
+  static_assert(WARPS * kMaxGroup * (D + 2) * 4 <= kRingBytes, "warps merge where the ring was");
 };
 
 template <class Element, int D, int WARPS, int STAGES>
@@ -76,9 +71,9 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
   const int G = args.group;
   extern __shared__ unsigned char unaligned[];
   unsigned char* memory = align_to_swizzle(unaligned);
-  T* queries = reinterpret_cast<T*>(memory + STAGES * 2 * Shape::kTileBytes);
-  float* merge = reinterpret_cast<float*>(queries);
-  uint64_t* full = reinterpret_cast<uint64_t*>(memory + STAGES * 2 * Shape::kTileBytes + Shape::scratch_bytes(G));
+  float* merge = reinterpret_cast<float*>(memory);
+  T* queries = reinterpret_cast<T*>(memory + Shape::kRingBytes);
+  uint64_t* full = reinterpret_cast<uint64_t*>(memory + Shape::kRingBytes + Shape::kQueryBytes);
   uint64_t* empty = full + STAGES;
   __shared__ bool is_last;
   const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
@@ -264,7 +259,7 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
     total[c] += __shfl_xor_sync(0xffffffffu, total[c], 8);
     total[c] += __shfl_xor_sync(0xffffffffu, total[c], 16);
   }
-  sync_threads<kThreads>();  // everybody has read queries
+  sync_threads<kThreads>();  // nobody reads the ring any more
   // o[d] = {(dim g, head 2t), (dim g, head 2t + 1), (dim g + 8, head 2t), (dim g + 8, head 2t + 1)}
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
