@@ -1,9 +1,9 @@
 """Times decode steps and prefills as `gpu_peer.py` does: through the engine, from prompts of token ids to their last tokens.
 
-    python benchmarks/gpu_engine.py qwen3-8b 1x1024 8x1024 ...
+    python benchmarks/gpu_engine.py [--repeats 3] qwen3-8b 1x1024 8x1024 ...
 
-A decode step is the time of 129 tokens less that of one, over 128; a prefill the time of one token; medians of three, after one run of
-129 that does not count. So contexts grow by 128 tokens in what is timed, and all that the engine does between steps is in it, while
+A decode step is the time of 129 tokens less that of one, over 128; a prefill the time of one token; medians of `--repeats`, after one
+run of 129 that does not count. So contexts grow by 128 tokens in what is timed, and all that the engine does between steps is in it, while
 `gpu.py` times one step alone, waited for, and all contexts of it have the length that is named. Dummy weights, greedy.
 """
 
@@ -22,7 +22,7 @@ from gpu_serving import write_model
 from gpu import MODELS, shapes
 from xllm_runtime import LLM, SamplingParams
 
-NUM_STEPS, REPEATS = 128, 3
+NUM_STEPS = 128
 OPTIONS = {**SERVED, "max_num_batched_tokens": 16384}  # as the peer's
 
 
@@ -39,6 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=[*MODELS])
     parser.add_argument("shapes", nargs="+", help="SEQUENCESxTOKENS")
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     draw = random.Random(0)
     with tempfile.TemporaryDirectory() as folder:
@@ -47,8 +48,8 @@ def main() -> None:
             for count, length in shapes(",".join(options.shapes)):
                 prompts = [[draw.randrange(1000, 150000) for _ in range(length)] for _ in range(count)]
                 seconds(llm, prompts, 1 + NUM_STEPS)
-                first = statistics.median(seconds(llm, prompts, 1) for _ in range(REPEATS))
-                whole = statistics.median(seconds(llm, prompts, 1 + NUM_STEPS) for _ in range(REPEATS))
+                first = statistics.median(seconds(llm, prompts, 1) for _ in range(options.repeats))
+                whole = statistics.median(seconds(llm, prompts, 1 + NUM_STEPS) for _ in range(options.repeats))
                 step_ms = (whole - first) / NUM_STEPS * 1e3
                 print(
                     f"{options.model:14} {count}x{length}: prefill {first * 1e3:8.1f} ms, step {step_ms:7.3f} ms",

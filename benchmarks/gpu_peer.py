@@ -1,8 +1,8 @@
 """The peer on the rows of `gpu.py`: vLLM with dummy weights of a public shape, prompts of token ids, greedy, one line of JSON a figure.
 
-    PYTHONPATH=SITE python -P benchmarks/gpu_peer.py MODEL 1x1024 8x1024 ...
+    PYTHONPATH=SITE python -P benchmarks/gpu_peer.py [--repeats 3] MODEL 1x1024 8x1024 ...
 
-A decode step is the time of 129 tokens less that of one, over 128; a prefill the time of one token; medians of three. Run by
+A decode step is the time of 129 tokens less that of one, over 128; a prefill the time of one token; medians of `--repeats`. Run by
 `gpu.py --peer`, which reads the lines that begin with ROW. Imports nothing of xLLM, since the peer brings other versions of packages.
 """
 
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-NUM_STEPS, REPEATS, MAX_TOKENS = 128, 3, 16384
+NUM_STEPS, MAX_TOKENS = 128, 16384
 SETTINGS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 COMMON: dict[str, Any] = {
     "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_act": "silu", "max_position_embeddings": 40960,
@@ -43,7 +43,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 class Peer:
     """vLLM with one model."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, repeats: int) -> None:
         os.environ.update(SETTINGS)
         from vllm import LLM
 
@@ -61,7 +61,7 @@ class Peer:
             max_num_batched_tokens=MAX_TOKENS,
             disable_log_stats=True,
         )
-        self._random = random.Random(0)
+        self._random, self._repeats = random.Random(0), repeats
 
     def seconds(self, num_prompts: int, num_tokens: int, num_new: int) -> float:
         """Time fresh prompts."""
@@ -79,8 +79,8 @@ class Peer:
         return time.perf_counter() - start
 
     def median_seconds(self, num_prompts: int, num_tokens: int, num_new: int) -> float:
-        """Median of `REPEATS`."""
-        return statistics.median(self.seconds(num_prompts, num_tokens, num_new) for _ in range(REPEATS))
+        """Median of all repeats."""
+        return statistics.median(self.seconds(num_prompts, num_tokens, num_new) for _ in range(self._repeats))
 
 
 def main() -> None:
@@ -88,9 +88,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=SHAPES)
     parser.add_argument("cases", nargs="+", help="sequences x tokens")
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     start = time.perf_counter()
-    peer = Peer(options.model)
+    peer = Peer(options.model, options.repeats)
     print(f"startup {time.perf_counter() - start:.1f} s", flush=True)
     for case in options.cases:
         sequences, tokens = map(int, case.split("x"))
