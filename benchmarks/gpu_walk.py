@@ -109,6 +109,11 @@ def batched_products(numbers: Numbers) -> None:
     for count in (16, 32):
         x, out = numbers.normal(count, 1024), numbers.unset(count, 8512)
         decode.linear_batch(x, gates, out=out, epilogue=SILU_AND_MUL)
+    gates = numbers.normal(384, 1024, scale=0.02)  # more steps than stages, again
+    for most in (64, 128):
+        count = numbers.random.randint(most - 31, most)
+        x, out = numbers.normal(count, 1024), numbers.unset(count, 192)
+        decode.linear_batch(x, gates, out=out, epilogue=SILU_AND_MUL)
     for count in (9, 17, 32):
         x, down, up = numbers.normal(count, 512), numbers.normal(192, 512), numbers.normal(1024, 192)
         total, norm = numbers.normal(count, 192), decode.UnfinishedNorm(numbers.unset(count, 192))

@@ -185,6 +185,20 @@ def test_linear_batch(num_rows, n, k, normal, poisoned):
     assert error_of(residual, expected) < 1e-2
 
 
+@pytest.mark.parametrize("num_rows", [33, 64, 65, 100, 128])
+@pytest.mark.parametrize(("n", "k"), [(192, 64), (384, 512), (24576, 1024), (28800, 192)])
+def test_gates_of_many_rows(num_rows, n, k, normal, poisoned):
+    from xllm_kernels.cuda.decode import Epilogue, linear_batch
+
+    x, weight = normal(num_rows + 3, k), normal(n, k, scale=0.02)
+    x[num_rows:] = float("nan")
+    gated = poisoned(num_rows + 3, n // 2)
+    linear_batch(x[:num_rows], weight, out=gated[:num_rows], epilogue=Epilogue.SILU_AND_MUL)
+    gate, up = (x[:num_rows].double() @ weight.double().t()).chunk(2, -1)
+    assert error_of(gated[:num_rows], torch.nn.functional.silu(gate) * up) < 1e-2
+    assert torch.isnan(gated[num_rows:]).all()
+
+
 @pytest.mark.parametrize("num_rows", [1, 9, 17, 32])
 @pytest.mark.parametrize(("hidden", "inner"), [(1024, 3072), (4096, 12288), (192, 512)])
 def test_a_norm_between_two_products(num_rows, hidden, inner, normal, poisoned):
@@ -232,18 +246,35 @@ def test_products_norm_rows_of_any_size(num_rows):
 
 
 def test_rows_that_products_take():
-    from xllm_kernels.cuda.decode import Epilogue, most_rows
+    from xllm_kernels.cuda.decode import Epilogue, most_gated_rows, most_rows
 
     assert most_rows(1024, 4096, Epilogue.NONE) == 32
     assert most_rows(1024, 100, Epilogue.NONE) == 0
+    tall = 192 * torch.cuda.get_device_properties(0).multi_processor_count  # a tile of rows for each multiprocessor
+    assert most_gated_rows(tall, 4096) == most_gated_rows(tall - 192, 64) == 128
+    assert most_gated_rows(tall // 2, 4096) == most_gated_rows(tall + 192, 4096) == 0  # many would be idle
+    assert most_gated_rows(tall - 64, 4096) == most_gated_rows(tall, 100) == 0
 
 
 def test_linear_batch_refuses_what_it_cannot_do(normal, poisoned):
-    from xllm_kernels.cuda.decode import Epilogue, linear_batch, why_no_linear_batch
+    from xllm_kernels.cuda.decode import Epilogue, UnfinishedNorm, linear_batch, why_no_linear_batch
 
     assert why_no_linear_batch(100, 64)
-    with pytest.raises(ValueError, match="32 rows"):
-        linear_batch(normal(33, 64), normal(64, 64), out=poisoned(33, 64), epilogue=Epilogue.NONE)
+    gates = Epilogue.SILU_AND_MUL
+    assert why_no_linear_batch(192, 64, 128, gates) is None
+    for num_rows, n, epilogue, reason in (
+        (33, 192, Epilogue.NONE, "32 rows"),
+        (33, 192, Epilogue.ADD_RESIDUAL, "32 rows"),
+        (33, 256, gates, "multiple of 192"),
+        (129, 192, gates, "1 to 128"),
+    ):
+        assert why_no_linear_batch(n, 64, num_rows, epilogue)
+        out = poisoned(num_rows, n // 2 if epilogue is gates else n)
+        with pytest.raises(ValueError, match=reason):
+            linear_batch(normal(num_rows, 64), normal(n, 64), out=out, epilogue=epilogue)
+    norm = UnfinishedNorm(normal(33, 64))
+    with pytest.raises(ValueError, match="norms of 1 to 32 rows"):
+        linear_batch(norm, normal(192, 64), out=poisoned(33, 96), epilogue=gates)
     with pytest.raises(ValueError, match="out has size 3"):
         linear_batch(normal(2, 64), normal(64, 64), out=poisoned(3, 64), epilogue=Epilogue.NONE)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -27,6 +29,10 @@ ARGS = {
     "qwen3": ModelArgs(
         architecture="Qwen3ForCausalLM", model_type="qwen3", hidden_size=1024, intermediate_size=3072, num_heads=16,
         num_kv_heads=8, head_dim=128, has_qk_norm=True, **SHAPE,
+    ),
+    "gates": ModelArgs(  # 128 tiles of 192 rows of gate and up, which fill an H100 or H200
+        architecture="Qwen3ForCausalLM", model_type="qwen3", hidden_size=256, intermediate_size=12288, num_heads=4,
+        num_kv_heads=2, head_dim=64, has_qk_norm=True, **SHAPE,
     ),
     "qwen3_moe": ModelArgs(
         architecture="Qwen3MoeForCausalLM", model_type="qwen3_moe", hidden_size=512, intermediate_size=640, num_heads=8,
@@ -89,7 +95,9 @@ def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
-@pytest.mark.parametrize("num_sequences", [1, 3, 8, 20])
+@pytest.mark.parametrize(
+    ("pair", "num_sequences"), [*itertools.product(ARGS, (1, 3, 8, 20)), ("gates", 40)], indirect=["pair"]
+)
 def test_prompts_and_decodes(pair, num_sequences):
     fast, truth = pair
     random = np.random.default_rng(num_sequences)
@@ -174,6 +182,23 @@ def test_a_replayed_graph_gives_the_bits_of_the_eager_step(pair, num_sequences):
         runs.append((decoded.logits().clone(), started.wait().token_ids.tolist()))
     assert graphs.num_graphs == 1
     assert all(torch.equal(logits, runs[0][0]) and ids == runs[0][1] for logits, ids in runs[1:])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("num_rows", "fused"), [(32, False), (33, True), (128, True), (129, False)])
+def test_gates_of_many_rows_are_fused_where_that_is_faster(dtype, num_rows, fused):
+    from xllm_kernels.cuda.decode import most_gated_rows
+    from xllm_runtime.models.llm.feed_forward_cuda import fuses_gates, gated_product
+
+    gate_up = build(ARGS["gates"], "cuda", dtype).layers[0].mlp.gate_up_proj
+    assert fuses_gates(gate_up, num_rows) is (fused and most_gated_rows(24576, 256) > 0)
+    assert not fuses_gates(build(ARGS["qwen3"], "cuda", dtype).layers[0].mlp.gate_up_proj, num_rows)
+    if fused:
+        torch.manual_seed(0)
+        gate_up.weight.data.normal_(0, 0.02)
+        x = torch.randn(num_rows, 256, device="cuda").to(dtype)
+        gate, up = (x.double() @ gate_up.weight.double().t()).chunk(2, -1)
+        assert error_of(gated_product(x, gate_up), torch.nn.functional.silu(gate) * up) < TOLERANCE
 
 
 def test_a_worker_on_the_gpu(tmp_path):

@@ -84,7 +84,11 @@ NB_MODULE(_C_cuda, m) {
   m.attr("RUN_EXPERTS_MAX_ROWS") = kernels::kRunExpertsMaxRows;
   m.def("why_no_run_experts", &kernels::why_no_run_experts, "num_experts"_a, "hidden"_a, "inner"_a);
   m.attr("LINEAR_BATCH_MAX_BATCH") = kernels::kLinearBatchMaxBatch;
-  m.def("why_no_linear_batch", &kernels::why_no_linear_batch, "n"_a, "k"_a);
+  m.attr("LINEAR_BATCH_MAX_GATED") = kernels::kLinearBatchMaxGated;
+  m.def("why_no_linear_batch", [](int64_t n, int64_t k, int batch, int epilogue) {
+    return kernels::why_no_linear_batch(n, k, batch, static_cast<kernels::Epilogue>(epilogue));
+  }, "n"_a, "k"_a, "batch"_a, "epilogue"_a);
+  m.def("tall_tiles_fill_the_device", &kernels::tall_tiles_fill_the_device, "n"_a);
   m.def("why_no_linear_stream", [](int64_t n, int64_t k, int epilogue) {
     return kernels::why_no_linear_stream(n, k, static_cast<kernels::Epilogue>(epilogue));
   }, "n"_a, "k"_a, "epilogue"_a);

@@ -36,6 +36,17 @@ Division choose(int64_t n, int64_t k, bool is_gated) {
   return {fits(4) ? 4 : 1, 8};
 }
 
+// Rows of W that a block takes for gates of more rows of x. Its ring is the only one on its multiprocessor: of 7 stages for up to 64 rows of x,
+// of 5 for more.
+//
+// Measured on an H200 (2026-11-30) in two processes, with these tiles and rings in a kernel of their own, gate_up of qwen3-8b (128 tiles), us
+// beside cuBLAS with a kernel for gates: 64 rows 50.5 and 50.5 beside 54.3 and 54.3, 128 rows 54.7 and 55.1 beside 59.6 and 60.3. 36 layers with
+// norms, without attention, ms: 64 rows 4.16 and 4.13 beside 4.21 and 4.20, 128 rows 4.70 and 4.73 beside 4.82 and 4.83. Other divisions, us, 64
+// rows: two blocks a multiprocessor (3 stages) 60 and 62, tiles of 128 rows 62 and 59; 128 rows: tiles of 128 66 and 64, of 64 73 and 75. x fetched
+// once for two blocks (multicast) gained nothing: 50.8 and 51.4, 54.8 and 55.6. 256 rows by 4 stages: 80.9 and 79.7 beside 80.6 and 80.7. Of qkv,
+// o and down none gained more than runs of cuBLAS differ.
+constexpr int kTallRows = 192;
+
 template <class Shape, bool GATED>
 void run(const LinearBatchArgs& args, int splits, void* stream) {
   using T = typename Shape::T;
@@ -68,6 +79,10 @@ void run_stages(const LinearBatchArgs& args, int splits, void* stream) {
 
 template <class Element, bool GATED>
 void run_divided(const LinearBatchArgs& args, void* stream) {
+  if constexpr (GATED) {
+    if (args.batch > 64) return run<BatchShape<Element, 128, 5, kTallRows / 64>, true>(args, 1, stream);
+    if (args.batch > kLinearBatchMaxBatch) return run<BatchShape<Element, 64, 7, kTallRows / 64>, true>(args, 1, stream);
+  }
   const Division division = choose(args.n, args.k, GATED);
   if (division.stages == 5) return run_stages<Element, GATED, 5>(args, division.splits, stream);
   run_stages<Element, GATED, 8>(args, division.splits, stream);
@@ -75,14 +90,22 @@ void run_divided(const LinearBatchArgs& args, void* stream) {
 
 }  // namespace
 
-const char* why_no_linear_batch(int64_t n, int64_t k) {
+const char* why_no_linear_batch(int64_t n, int64_t k, int batch, Epilogue epilogue) {
+  const int most = epilogue == Epilogue::silu_and_mul ? kLinearBatchMaxGated : kLinearBatchMaxBatch;
+  if (batch < 1 || batch > most) return "linear_batch takes 1 to 32 rows, of gates 1 to 128";
   if (n <= 0 || k <= 0 || n > (int64_t{1} << 30) || k > (int64_t{1} << 20)) return "the sizes are out of range";
-  return n % 64 == 0 && k % 64 == 0 ? nullptr : "n and k must be multiples of 64";
+  if (n % 64 || k % 64) return "n and k must be multiples of 64";
+  return batch > kLinearBatchMaxBatch && n % kTallRows ? "for more than 32 rows n must be a multiple of 192" : nullptr;
+}
+
+bool tall_tiles_fill_the_device(int64_t n) {
+  const int64_t tiles = n / kTallRows, places = num_multiprocessors(), turns = (tiles + places - 1) / places;
+  return tiles * 8 >= turns * places * 7;
 }
 
 void linear_batch(const LinearBatchArgs& args, void* stream) {
-  if (args.batch < 1 || args.batch > kLinearBatchMaxBatch) throw std::invalid_argument("linear_batch takes 1 to 32 rows");
-  if (const char* reason = why_no_linear_batch(args.n, args.k)) throw std::invalid_argument(reason);
+  if (const char* reason = why_no_linear_batch(args.n, args.k, args.batch, args.epilogue)) throw std::invalid_argument(reason);
+  if (args.squares != nullptr && args.batch > kLinearBatchMaxBatch) throw std::invalid_argument("linear_batch finishes norms of 1 to 32 rows");
   if (args.next_norm != nullptr && args.epilogue != Epilogue::add_residual)
     throw std::invalid_argument("linear_batch leaves what a norm needs beside sums with a residual");
   with_element(args.type, [&](auto element) {

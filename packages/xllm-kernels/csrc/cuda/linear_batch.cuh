@@ -1,14 +1,15 @@
 // y = epilogue(x W^T + bias) for up to NB rows of x: W is the A operand of warpgroup products, x the B operand, both in shared memory.
 //
-// A block multiplies 64 rows of W by all rows of x over one of S equal parts of K. One thread asks the bulk tensor copy engine for steps
-// of W and x (64 columns) in a ring of STAGES. The ring fills with W while the kernel before ends (programmatic dependent launch), so two
-// neighbours' rings must fit one multiprocessor. S blocks that share rows of W are a cluster: each leaves
-// its sums in its shared memory, where the ring was, and adds up those of all for 1 / S of the rows of x, always in the same order.
+// A block multiplies 64 rows of W for each of its WARPGROUPS by all rows of x over one of S equal parts of K. One thread asks the bulk
+// tensor copy engine for steps of W and x (64 columns) in a ring of STAGES. The ring fills with W while the kernel before ends
+// (programmatic dependent launch), so what a block has must fit one multiprocessor beside a block of the kernel before. S blocks that
+// share rows of W are a cluster: each leaves its sums in its shared memory, where the ring was, and adds up those of all for 1 / S of
+// the rows of x, always in the same order.
 //
 // An RMS norm between two products needs no kernel of its own: the first leaves, beside its sums with the residual, the same times the
 // norm's weight, and sums of squares of what each block wrote of a row; the second multiplies what was left and scales its rows.
 //
-// GATED: the rows of a block are 32 gate rows and the 32 up rows that belong to them. Knows nothing of models.
+// GATED: the rows of a block are half gate rows, half the up rows that belong to them. Knows nothing of models.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@ namespace xllm::kernels::cuda {
 
 template <class T>
 struct BatchParameters {
-  CUtensorMap weight;  // [N, K], boxes of 64 rows (GATED: 32)
+  CUtensorMap weight;  // [N, K], boxes of a block's rows (GATED: half of them)
   CUtensorMap x;       // [B, K], boxes of NB rows
   const T* bias;
   T* out;
@@ -62,13 +63,14 @@ __device__ __forceinline__ void leave_scales(const typename Shape::Parameters& a
   asm volatile("bar.arrive 2, %0;" ::"n"(Shape::kThreads + 32) : "memory");
 }
 
-template <class ELEMENT, int NB, int STAGES>
+template <class ELEMENT, int NB, int STAGES, int WARPGROUPS = 1>
 struct BatchShape {
   using Element = ELEMENT;
   using T = typename Element::type;
   using Parameters = BatchParameters<T>;
-  static constexpr int kRows = 64, kColumns = NB, kStages = STAGES;
-  static constexpr int kThreads = 128, kBlockThreads = kThreads + 64;  // a warpgroup that multiplies, a warp that copies, one that norms
+  static constexpr int kWarpgroups = WARPGROUPS, kRows = 64 * WARPGROUPS, kColumns = NB, kStages = STAGES;
+  static constexpr bool kNorms = NB <= kNormedRows;
+  static constexpr int kThreads = 128 * WARPGROUPS, kBlockThreads = kThreads + (kNorms ? 64 : 32);  // with a warp that copies, one that norms
   static constexpr int kWeightBytes = kRows * 128, kStageBytes = kWeightBytes + NB * 128;
   static constexpr int kSumStride = kRows + 4;
   static constexpr int kRingBytes = std::max(STAGES * kStageBytes, NB * kSumStride * 4);
@@ -232,7 +234,7 @@ __device__ __forceinline__ void write_gated_rows(const typename Shape::Parameter
 template <class Shape, bool GATED>
 __device__ __forceinline__ void multiply_steps(const typename Shape::Parameters& args, unsigned char* stages, uint64_t* full, uint64_t* empty,
                                                const float* scales, BatchPlace place, int steps) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = Shape::kWarpgroups == 1 ? 0 : warp / 4;
   auto* sums = reinterpret_cast<float*>(stages);
   const int share = (args.batch + args.splits - 1) / args.splits, b0 = min(args.batch, place.split * share);
   const BatchOutput<Shape, GATED> output{place.tile, b0, min(args.batch, b0 + share)};
@@ -246,7 +248,7 @@ __device__ __forceinline__ void multiply_steps(const typename Shape::Parameters&
     barrier_wait(full + stage, parity);
     __syncwarp();
     const unsigned char* base = stages + stage * Shape::kStageBytes;
-    const uint64_t a = describe_rows(shared_address(base)), b = describe_rows(shared_address(base + Shape::kWeightBytes));
+    const uint64_t a = describe_rows(shared_address(base) + group * 64 * 128), b = describe_rows(shared_address(base + Shape::kWeightBytes));
     warpgroup_arrive();
 #pragma unroll
     for (int k = 0; k < kBoxColumns / 16; ++k) multiply_rows<typename Shape::Element>(c, a + 2 * k, b + 2 * k, step > 0 || k > 0);

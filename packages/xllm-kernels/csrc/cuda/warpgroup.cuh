@@ -95,6 +95,22 @@ __device__ __forceinline__ void multiply_rows(float (&c)[16], uint64_t a, uint64
       : "l"(a), "l"(b), "r"(static_cast<int>(adds)), "C"(Element::kName));
 }
 
+// The same of 64 rows of b.
+template <class Element>
+__device__ __forceinline__ void multiply_rows(float (&c)[32], uint64_t a, uint64_t b, bool adds) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.%35.%35 "
+      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
+      "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+      "%32, %33, p, 1, 1, 0, 0;\n}\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]), "+f"(c[4]), "+f"(c[5]), "+f"(c[6]), "+f"(c[7]),
+        "+f"(c[8]), "+f"(c[9]), "+f"(c[10]), "+f"(c[11]), "+f"(c[12]), "+f"(c[13]), "+f"(c[14]), "+f"(c[15]),
+        "+f"(c[16]), "+f"(c[17]), "+f"(c[18]), "+f"(c[19]), "+f"(c[20]), "+f"(c[21]), "+f"(c[22]), "+f"(c[23]),
+        "+f"(c[24]), "+f"(c[25]), "+f"(c[26]), "+f"(c[27]), "+f"(c[28]), "+f"(c[29]), "+f"(c[30]), "+f"(c[31])
+      : "l"(a), "l"(b), "r"(static_cast<int>(adds)), "C"(Element::kName));
+}
+
 // The same of 256 rows of b.
 template <class Element>
 __device__ __forceinline__ void multiply_rows(float (&c)[128], uint64_t a, uint64_t b, bool adds) {

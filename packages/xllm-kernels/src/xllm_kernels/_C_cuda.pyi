@@ -4,6 +4,7 @@
 from torch import Tensor
 
 LINEAR_BATCH_MAX_BATCH: int
+LINEAR_BATCH_MAX_GATED: int
 LINEAR_STREAM_MAX_BATCH: int
 TOP_K_MAX: int
 NORM_AND_ROUTE_MAX_TOKENS: int
@@ -55,7 +56,8 @@ def linear_batch(
     out: Tensor,
     stream: int,
 ) -> None: ...
-def why_no_linear_batch(n: int, k: int) -> str | None: ...
+def why_no_linear_batch(n: int, k: int, batch: int, epilogue: int) -> str | None: ...
+def tall_tiles_fill_the_device(n: int) -> bool: ...
 def decode_attention(
     query: Tensor,
     key: Tensor,

@@ -16,7 +16,9 @@ from xllm_kernels.cuda.ops import current_stream
 LINEAR_STREAM_MAX_BATCH: int = _C_cuda.LINEAR_STREAM_MAX_BATCH
 """Rows that `linear_stream` takes at most."""
 LINEAR_BATCH_MAX_BATCH: int = _C_cuda.LINEAR_BATCH_MAX_BATCH
-"""Rows that `linear_batch` takes at most."""
+"""Rows that `linear_batch` takes at most, but for gates."""
+LINEAR_BATCH_MAX_GATED: int = _C_cuda.LINEAR_BATCH_MAX_GATED
+"""Rows that it takes at most with `SILU_AND_MUL`."""
 STREAMED_ROWS, BATCHED_ROWS = 8, LINEAR_BATCH_MAX_BATCH
 """Up to which `linear_stream` is the faster one, and `linear_batch` after it; measured, see the comments of the kernels."""
 WORKSPACE_FLOATS = 4 * 2**20
@@ -98,9 +100,9 @@ def linear_stream(
     )
 
 
-def why_no_linear_batch(n: int, k: int) -> str | None:
-    """Why `linear_batch` does not serve a weight [n, k]; None when it does."""
-    return _C_cuda.why_no_linear_batch(n, k)
+def why_no_linear_batch(n: int, k: int, num_rows: int = 1, epilogue: Epilogue = Epilogue.NONE) -> str | None:
+    """Why `linear_batch` does not serve `num_rows` rows and a weight [n, k]; None when it does."""
+    return _C_cuda.why_no_linear_batch(n, k, num_rows, epilogue)
 
 
 def linear_batch(
@@ -117,7 +119,8 @@ def linear_batch(
     gated).
 
     As `linear_stream`, by tensor cores that read both from shared memory: for rows so many that its way is bound by instructions. An
-    unfinished norm as x is finished with `eps`; `next_norm`, (weight [n], where), is left with `ADD_RESIDUAL`.
+    unfinished norm as x is finished with `eps`; `next_norm`, (weight [n], where), is left with `ADD_RESIDUAL`. With `SILU_AND_MUL`, B
+    is at most 128; from 33 on, n must be a multiple of 192 and x has been normed before.
     """
     rows, squares = (x.x, x.squares) if isinstance(x, UnfinishedNorm) else (x, None)
     norm_weight, left = (None, None) if next_norm is None else next_norm
@@ -141,6 +144,13 @@ def most_rows(n: int, k: int, epilogue: Epilogue) -> int:
     if why_no_linear_stream(n, k, epilogue) is not None:
         return 0
     return STREAMED_ROWS if why_no_linear_batch(n, k) is not None else BATCHED_ROWS
+
+
+def most_gated_rows(n: int, k: int) -> int:
+    """How many rows, of more than `BATCHED_ROWS`, `linear_batch` gates faster than cuBLAS and a kernel for gates do; 0 for none."""
+    if why_no_linear_batch(n, k, LINEAR_BATCH_MAX_GATED, Epilogue.SILU_AND_MUL) is not None:
+        return 0
+    return LINEAR_BATCH_MAX_GATED if _C_cuda.tall_tiles_fill_the_device(n) else 0
 
 
 def decode_attention(

@@ -6,9 +6,9 @@ Up to 32 rows, five kernels a layer, each reading its weights or its KV at memor
     gated = silu_and_mul(norm(hidden) W_gate_up)                                      hidden += gated W_down
 
 (six or seven where a layer has experts: `feed_forward_cuda`). Up to 8 rows, products norm what they read; from 9 on, a product
-leaves for the next what its norm needs. More rows multiply in cuBLAS, eight kernels a layer. Every tensor that outlives a call is the
-caller's, nothing waits for the device, nothing is read back: a call can be captured in a CUDA graph.
-Knows nothing of graphs, batches or sampling.
+leaves for the next what its norm needs. More rows multiply in cuBLAS, eight kernels a layer, or seven: gates of up to 128 rows are
+applied by the product before them where that is faster. Every tensor that outlives a call is the caller's, nothing waits for the
+device, nothing is read back: a call can be captured in a CUDA graph. Knows nothing of graphs, batches or sampling.
 """
 
 from __future__ import annotations

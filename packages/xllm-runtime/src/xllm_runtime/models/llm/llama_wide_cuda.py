@@ -1,8 +1,9 @@
 """A decode step of the Llama family on a GPU for what `llama_cuda` does not compute: quantised matrices, a cache of 8 bits.
 
 Each layer multiplies as its matrices are stored. Quantised ones stream through a kernel of few rows, with the norm, the residual or the
-gate fused where that serves; the rest is cuBLAS. Attention is the CUDA kernel's where types allow, else Triton's. Nothing waits for the
-device, nothing is read back: a call can be captured in a CUDA graph. Knows nothing of graphs, batches or sampling.
+gate fused where that serves; the rest is cuBLAS, but for plain gates of more rows (`fuses_gates`). Attention is the CUDA kernel's where
+types allow, else Triton's. Nothing waits for the device, nothing is read back: a call can be captured in a CUDA graph. Knows nothing of
+graphs, batches or sampling.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from xllm_runtime.layers.quantised_experts import QuantisedSparseMLP
 from xllm_runtime.layers.quantised_linear import QuantisedLinear
 from xllm_runtime.layers.quantised_products import STREAMED_ROWS
 from xllm_runtime.models.interface import CausalLM
+from xllm_runtime.models.llm.feed_forward_cuda import fuses_gates, gated_product
 from xllm_runtime.models.llm.llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP
 
 if TYPE_CHECKING:
@@ -105,6 +107,9 @@ class LlamaWideStep:
             kind = self._decode.Epilogue.SILU_AND_MUL
             self._stream(hidden, mlp.gate_up_proj, out, kind, norm_weight, eps)
             self._add_product(hidden, out, mlp.down_proj)
+        elif fuses_gates(mlp.gate_up_proj, len(hidden)):
+            x = self._operations.rms_norm(hidden, norm_weight, eps)
+            self._add_product(hidden, gated_product(x, mlp.gate_up_proj), mlp.down_proj)
         else:
             gate_up = self._normed_product(hidden, norm_weight, mlp.gate_up_proj, eps)
             self._add_product(hidden, self._operations.silu_and_mul(gate_up), mlp.down_proj)
