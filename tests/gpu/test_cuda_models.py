@@ -138,6 +138,8 @@ def test_chunks_beside_decodes(pair):
         [(0, tokens(40)), (1, tokens(70))],
         [(0, tokens(1)), (2, tokens(33)), (1, tokens(25))],
         [(2, tokens(90)), (0, tokens(1)), (1, tokens(1)), (3, tokens(1))],
+        [(0, tokens(1)), (2, tokens(20)), (1, tokens(1)), (4, tokens(40)), (3, tokens(1))],  # neither lie together
+        [(0, tokens(1)), (1, tokens(1)), (5, tokens(17)), (6, tokens(30))],  # prompts whose keys are all new
     ):
         step = maker.step(batch)
         expected = logits_of(plain, truth, step)

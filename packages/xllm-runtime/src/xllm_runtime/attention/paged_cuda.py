@@ -14,7 +14,7 @@ import torch
 
 from xllm_runtime.attention.backend import AttentionSpec
 from xllm_runtime.attention.metadata import AttentionMetadata, LastRows
-from xllm_runtime.attention.prompts_cuda import PrefillRows, choose_prompt_kernel, why_no_triton_prompts
+from xllm_runtime.attention.prompts_cuda import PrefillRows, Rows, choose_prompt_kernel, why_no_triton_prompts
 from xllm_runtime.platform.uploads import upload
 
 DTYPES = (torch.bfloat16, torch.float16)
@@ -26,18 +26,35 @@ BLOCK_SIZE_STEP = 16
 class DecodeRows:
     """The sequences of a step that bring one token."""
 
-    rows: torch.Tensor
-    """int64 [B], rows of [0, T)."""
+    rows: Rows
+    """B rows of [0, T)."""
     block_tables: torch.Tensor
     seq_lens: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Who is attended by what."""
+    """Who is attended by what.
+
+    In a step of both, what is found lies decodes first and is put in its place at the end, unless both lie together in the step: all that
+    is gathered and scattered costs as much as attention does.
+    """
 
     decodes: DecodeRows | None
     prefills: PrefillRows | None
+    places: torch.Tensor | None = None
+    """int64 [T]: where each row of the step lies among decodes and prefills; None where rows are slices."""
+
+    def outputs(self, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return where decodes and prefills leave what they find, in `output` [T, ...]."""
+        num_decodes = 0 if self.decodes is None else len(self.decodes.seq_lens)
+        if self.decodes is None or self.prefills is None or self.places is not None:
+            return output[:num_decodes], output[num_decodes:]
+        return output[self.decodes.rows], output[self.prefills.rows]
+
+    def placed(self, output: torch.Tensor) -> torch.Tensor:
+        """Return `output` in the order of the step."""
+        return output if self.places is None else output[self.places]
 
 
 class PagedCUDAAttention:
@@ -89,20 +106,15 @@ class PagedCUDAAttention:
         if not isinstance(plan, StepPlan):
             plan = metadata.plans[self.name] = plan_step(metadata, block_size)
         self._write_kv(key, value, *kv_cache, metadata.slot_mapping)
+        single, prompts = plan.outputs(output)
         if plan.prefills is not None:
             rows = plan.prefills.rows
-            if rows is None:
-                self._attend_prompts(query, key, value, kv_cache, plan.prefills, output, self._scale)
-                return output
-            prompts = torch.empty((len(rows), *query.shape[1:]), dtype=query.dtype, device=query.device)
-            self._attend_prompts(query[rows], key, value, kv_cache, plan.prefills, prompts, self._scale)
-            output.index_copy_(0, rows, prompts)
+            own = (key[rows], value[rows]) if plan.prefills.has_own_keys else (key, value)
+            self._attend_prompts(query[rows], *own, kv_cache, plan.prefills, prompts, self._scale)
         if plan.decodes is not None:
             rows = plan.decodes.rows
-            single = torch.empty((len(rows), *query.shape[1:]), dtype=query.dtype, device=query.device)
             self._decode(query[rows], key[rows], value[rows], kv_cache, plan.decodes, single)
-            output.index_copy_(0, rows, single)
-        return output
+        return plan.placed(output)
 
     def forward_last(
         self,
@@ -163,27 +175,40 @@ def plan_step(metadata: AttentionMetadata, block_size: int) -> StepPlan:
     is_prefill = query_lens > (1 if block_size % BLOCK_SIZE_STEP == 0 else 0)
     decoding, prefilling = np.flatnonzero(~is_prefill & (query_lens > 0)), np.flatnonzero(is_prefill)
     queries, keys = query_lens[prefilling], lengths[prefilling]
-    rows = np.flatnonzero(np.repeat(is_prefill, query_lens)) if len(decoding) else np.empty(0, np.int64)
-    arrays = (decoding, starts[decoding], prefilling, rows, _starts(queries), _starts(keys))
-    decode_index, decode_rows, index, prefill_rows, query_start, key_start = upload(arrays, metadata.seq_lens.device)
+    single, several = starts[decoding], np.flatnonzero(np.repeat(is_prefill, query_lens))
+    is_apart = _lie_together(single) and _lie_together(several)
+    order = np.concatenate((single, several)) if not is_apart else np.empty(0, np.int64)
+    arrays = (decoding, prefilling, order, np.argsort(order), _starts(queries), _starts(keys))
+    decode_index, index, gathered, places, query_start, key_start = upload(arrays, metadata.seq_lens.device)
     tables, seq_lens = metadata.block_tables, metadata.seq_lens
-    decodes = DecodeRows(decode_rows, tables[decode_index], seq_lens[decode_index]) if len(decoding) else None
-    if not len(prefilling):
-        return StepPlan(decodes, None)
-    is_all = len(prefilling) == len(query_lens)
-    prefills = PrefillRows(
-        rows=prefill_rows if len(decoding) else None,
-        query_start=query_start,
-        key_start=key_start,
-        max_query_len=int(queries.max()),
-        max_key_len=int(keys.max()),
-        has_own_keys=not len(decoding) and np.array_equal(keys, queries),
-        block_tables=tables if is_all else tables[index],
-        seq_lens=seq_lens if is_all else seq_lens[index],
-        lengths=keys.tolist(),
-        block_size=block_size,
-    )
-    return StepPlan(decodes, prefills)
+    decodes = prefills = None
+    if len(decoding):
+        rows = _span(single) if is_apart else gathered[: len(decoding)]
+        decodes = DecodeRows(rows, tables[decode_index], seq_lens[decode_index])
+    if len(prefilling):
+        is_all = len(prefilling) == len(query_lens)
+        prefills = PrefillRows(
+            rows=_span(several) if is_apart else gathered[len(decoding) :],
+            query_start=query_start,
+            key_start=key_start,
+            max_query_len=int(queries.max()),
+            max_key_len=int(keys.max()),
+            has_own_keys=is_apart and np.array_equal(keys, queries),
+            block_tables=tables if is_all else tables[index],
+            seq_lens=seq_lens if is_all else seq_lens[index],
+            lengths=keys.tolist(),
+            block_size=block_size,
+        )
+    return StepPlan(decodes, prefills, None if is_apart else places)
+
+
+def _lie_together(rows: npt.NDArray[np.int64]) -> bool:
+    """Whether no others lie between `rows`, which ascend."""
+    return len(rows) == 0 or int(rows[-1]) - int(rows[0]) + 1 == len(rows)
+
+
+def _span(rows: npt.NDArray[np.int64]) -> slice:
+    return slice(int(rows[0]), int(rows[-1]) + 1)
 
 
 def _newest_slots(decodes: DecodeRows, block_size: int) -> torch.Tensor:

@@ -66,33 +66,28 @@ class PagedTritonAttention:
         plan = metadata.plans.get(self.name)
         if not isinstance(plan, StepPlan):
             plan = metadata.plans[self.name] = plan_step(metadata, kv_cache[0].shape[1])
+        singles, prompts = plan.outputs(output)
         if plan.prefills is not None:
             rows = plan.prefills
-            queries = query if rows.rows is None else query[rows.rows]
-            attended = output if rows.rows is None else torch.empty_like(queries)
             if rows.has_own_keys and key.stride(0) != value.stride(0):  # the kernel takes one for both
                 key, value = key.contiguous(), value.contiguous()
-            keys, values = (key, value) if rows.has_own_keys else kv_cache
+            keys, values = (key[rows.rows], value[rows.rows]) if rows.has_own_keys else kv_cache
             self._prefill_attention(
-                queries,
+                query[rows.rows],
                 keys,
                 values,
                 rows.query_start,
                 rows.key_start,
                 rows.seq_lens,
-                out=attended,
+                out=prompts,
                 scale=self._scale,
                 max_query_len=rows.max_query_len,
                 block_tables=None if rows.has_own_keys else rows.block_tables,
                 kv_scales=(1.0, 1.0) if rows.has_own_keys else self._kv_scales,
             )
-            if rows.rows is not None:
-                output.index_copy_(0, rows.rows, attended)
         if plan.decodes is not None:
-            singles = torch.empty((len(plan.decodes.rows), *query.shape[1:]), dtype=query.dtype, device=query.device)
             self._decode(query[plan.decodes.rows], kv_cache, plan.decodes.block_tables, plan.decodes.seq_lens, singles)
-            output.index_copy_(0, plan.decodes.rows, singles)
-        return output
+        return plan.placed(output)
 
     def _decode(
         self,

@@ -18,6 +18,8 @@ from xllm_runtime.attention.metadata import AttentionMetadata
 
 logger = logging.getLogger(__name__)
 
+Rows = slice | torch.Tensor
+"""Rows of a step's tokens: a slice where they lie together, else their indices, int64."""
 BOX_TOKENS = 8
 """Blocks of a multiple of this many tokens can be read by the Hopper kernel."""
 
@@ -26,8 +28,8 @@ BOX_TOKENS = 8
 class PrefillRows:
     """The sequences of a step that bring several tokens: Q in all, over K keys."""
 
-    rows: torch.Tensor | None
-    """int64 [Q], rows of [0, T); None for all."""
+    rows: Rows
+    """Q rows of [0, T)."""
     query_start: torch.Tensor
     """int32 [S + 1]"""
     key_start: torch.Tensor
@@ -49,7 +51,7 @@ class PrefillRows:
     def in_cache(cls, metadata: AttentionMetadata, block_size: int) -> PrefillRows:
         """Return all sequences of a step, of whose lengths the host knows bounds alone; their keys are read from the cache."""
         return cls(
-            rows=None,
+            rows=slice(None),
             query_start=metadata.query_start,
             key_start=metadata.query_start,
             max_query_len=metadata.max_query_len,
@@ -73,9 +75,9 @@ AttendPrompts = Callable[
     [torch.Tensor, torch.Tensor, torch.Tensor, tuple[torch.Tensor, torch.Tensor], PrefillRows, torch.Tensor, float],
     None,
 ]
-"""(query [Q, Hq, D], the step's key and value [T, Hk, D], the layer's cache, rows, out [Q, Hq, D], scale).
+"""(query [Q, Hq, D], the step's key and value, the layer's cache, rows, out [Q, Hq, D], scale).
 
-The cache holds the step's keys already."""
+The cache holds the step's keys already; key and value are looked at where rows have their own keys, and are theirs then: [Q, Hk, D]."""
 
 
 def choose_prompt_kernel(spec: AttentionSpec) -> AttendPrompts:
