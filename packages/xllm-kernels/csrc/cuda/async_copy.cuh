@@ -61,6 +61,12 @@ __device__ __forceinline__ void sync_threads() {
   asm volatile("bar.sync %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
 }
 
+// The same by who need not wait for the others.
+template <int THREADS, int NUMBER = 1>
+__device__ __forceinline__ void arrive_threads() {
+  asm volatile("bar.arrive %0, %1;" ::"n"(NUMBER), "n"(THREADS) : "memory");
+}
+
 __device__ __forceinline__ uint64_t evict_first_policy() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

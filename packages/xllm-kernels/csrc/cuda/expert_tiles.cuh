@@ -107,8 +107,8 @@ __device__ __forceinline__ void write_outputs(unsigned char* buffer, __nv_bfloat
 
 // The second warpgroup returns once the first has called it.
 __device__ __forceinline__ void follow(int group) {
-  if (group == 0) asm volatile("bar.arrive 1, 256;" ::: "memory");
-  else asm volatile("bar.sync 1, 256;" ::: "memory");
+  if (group == 0) arrive_threads<256>();
+  else sync_threads<256>();
 }
 
 template <bool GATED>

@@ -44,7 +44,8 @@ Division choose(int64_t n, int64_t k, bool is_gated) {
 // norms, without attention, ms: 64 rows 4.16 and 4.13 beside 4.21 and 4.20, 128 rows 4.70 and 4.73 beside 4.82 and 4.83. Other divisions, us, 64
 // rows: two blocks a multiprocessor (3 stages) 60 and 62, tiles of 128 rows 62 and 59; 128 rows: tiles of 128 66 and 64, of 64 73 and 75. x fetched
 // once for two blocks (multicast) gained nothing: 50.8 and 51.4, 54.8 and 55.6. 256 rows by 4 stages: 80.9 and 79.7 beside 80.6 and 80.7. Of qkv,
-// o and down none gained more than runs of cuBLAS differ.
+// o and down none gained more than runs of cuBLAS differ. Whole steps of qwen3-8b with this kernel, ms beside the same with cuBLAS: 48 rows 6.52 and
+// 6.64, 64 7.21 and 7.33, 96 8.59 and 8.67, 128 10.03 and 10.07.
 constexpr int kTallRows = 192;
 
 template <class Shape, bool GATED>

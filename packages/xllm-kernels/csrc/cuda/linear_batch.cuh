@@ -60,7 +60,7 @@ __device__ __forceinline__ void leave_scales(const typename Shape::Parameters& a
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) sum += sums[i];
   scales[row] = norm_scale<typename Shape::Element>(sum, args.k, args.eps);
-  asm volatile("bar.arrive 2, %0;" ::"n"(Shape::kThreads + 32) : "memory");
+  arrive_threads<Shape::kThreads + 32, 2>();
 }
 
 template <class ELEMENT, int NB, int STAGES, int WARPGROUPS = 1>

@@ -1,6 +1,6 @@
 // Which configuration of the kernel serves a product, and its launch.
 //
-// Measured on an H200 in whole decode steps of one graph, bfloat16. Copies of boxes by the tensor engine reach 3.4 TB/s (o of qwen3-8b), 3.6
+// Measured on an H200 in whole decode steps of one graph, bfloat16. Copies of boxes that brought 256 bytes to L2 reached 3.4 TB/s (o of qwen3-8b), 3.6
 // (qkv), 3.9 (down), 4.1 (gate_up), 4.3 (head) at batch 1; registers filled by ld.global.nc gave 2.8 to 3.9, copies row by row 2.4 to 3.6.
 // Neighbours must fit into a multiprocessor's 228 KB together, or the next kernel's ring cannot fill while this one ends.
 // One row, ms a step of qwen3-8b: down by Narrow with four stages 4.13, by tiles of 64 rows and K in four slices 4.17, in a cluster 4.40; then o by

@@ -20,7 +20,7 @@ MIX_TOKENS: int = _C_cuda.MIX_TOKENS
 """Tokens that `mix_experts` takes at most."""
 MIXED_TOKENS = 4
 """Up to how many it is the faster way (H200): steps of qwen3-30b-a3b take 2.53 ms for 2.99 at 1, 3.73 for 3.97 at 2, 5.50 for 5.70 at 4,
-8.4 for 7.9 at 8."""
+8.4 for 7.9 at 8 (before both had longer rings)."""
 RUN_EXPERTS_MAX_ROWS: int = _C_cuda.RUN_EXPERTS_MAX_ROWS
 STREAMED_ROWS_OF_EXPERT = 12
 """Mean rows of an expert up to which `run_experts` streams faster than torch multiplies (H200)."""

@@ -36,8 +36,7 @@ class DecodeRows:
 class StepPlan:
     """Who is attended by what.
 
-    In a step of both, what is found lies decodes first and is put in its place at the end, unless both lie together in the step: all that
-    is gathered and scattered costs as much as attention does.
+    In a step of both, what is found lies decodes first and is put in its place at the end, unless each kind lies together in the step.
     """
 
     decodes: DecodeRows | None
@@ -175,40 +174,43 @@ def plan_step(metadata: AttentionMetadata, block_size: int) -> StepPlan:
     is_prefill = query_lens > (1 if block_size % BLOCK_SIZE_STEP == 0 else 0)
     decoding, prefilling = np.flatnonzero(~is_prefill & (query_lens > 0)), np.flatnonzero(is_prefill)
     queries, keys = query_lens[prefilling], lengths[prefilling]
-    single, several = starts[decoding], np.flatnonzero(np.repeat(is_prefill, query_lens))
-    is_apart = _lie_together(single) and _lie_together(several)
-    order = np.concatenate((single, several)) if not is_apart else np.empty(0, np.int64)
+    spans = _spans(starts, decoding, prefilling)
+    order = np.empty(0, np.int64)
+    if spans is None:
+        order = np.concatenate((starts[decoding], np.flatnonzero(np.repeat(is_prefill, query_lens))))
     arrays = (decoding, prefilling, order, np.argsort(order), _starts(queries), _starts(keys))
     decode_index, index, gathered, places, query_start, key_start = upload(arrays, metadata.seq_lens.device)
+    single, several = spans or gathered.tensor_split((len(decoding),))
     tables, seq_lens = metadata.block_tables, metadata.seq_lens
     decodes = prefills = None
     if len(decoding):
-        rows = _span(single) if is_apart else gathered[: len(decoding)]
-        decodes = DecodeRows(rows, tables[decode_index], seq_lens[decode_index])
+        decodes = DecodeRows(single, tables[decode_index], seq_lens[decode_index])
     if len(prefilling):
         is_all = len(prefilling) == len(query_lens)
         prefills = PrefillRows(
-            rows=_span(several) if is_apart else gathered[len(decoding) :],
+            rows=several,
             query_start=query_start,
             key_start=key_start,
             max_query_len=int(queries.max()),
             max_key_len=int(keys.max()),
-            has_own_keys=is_apart and np.array_equal(keys, queries),
+            has_own_keys=spans is not None and np.array_equal(keys, queries),
             block_tables=tables if is_all else tables[index],
             seq_lens=seq_lens if is_all else seq_lens[index],
             lengths=keys.tolist(),
             block_size=block_size,
         )
-    return StepPlan(decodes, prefills, None if is_apart else places)
+    return StepPlan(decodes, prefills, None if spans else places)
 
 
-def _lie_together(rows: npt.NDArray[np.int64]) -> bool:
-    """Whether no others lie between `rows`, which ascend."""
-    return len(rows) == 0 or int(rows[-1]) - int(rows[0]) + 1 == len(rows)
-
-
-def _span(rows: npt.NDArray[np.int64]) -> slice:
-    return slice(int(rows[0]), int(rows[-1]) + 1)
+def _spans(starts: npt.NDArray[np.int64], *kinds: npt.NDArray[np.int64]) -> list[slice] | None:
+    """Return the rows of each kind of sequences, whose indices ascend; None where rows of others lie between those of one."""
+    spans = []
+    for sequences in kinds:
+        first, end = (int(starts[sequences[0]]), int(starts[sequences[-1] + 1])) if len(sequences) else (0, 0)
+        if end - first != (starts[sequences + 1] - starts[sequences]).sum():
+            return None
+        spans.append(slice(first, end))
+    return spans
 
 
 def _newest_slots(decodes: DecodeRows, block_size: int) -> torch.Tensor:

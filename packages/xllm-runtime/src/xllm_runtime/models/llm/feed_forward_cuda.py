@@ -160,7 +160,10 @@ class SparseFeedForward:
 
 
 def fuses_gates(gate_up: Linear, num_rows: int) -> bool:
-    """Whether `gated_product` is faster for so many rows than cuBLAS and a kernel for gates."""
+    """Whether `gated_product` is faster for so many rows than cuBLAS and a kernel for gates.
+
+    Never where the matrix is kept quantised: its plain one has no rows then.
+    """
     from xllm_kernels.cuda import decode
 
     n, k = plain_weight(gate_up).shape
