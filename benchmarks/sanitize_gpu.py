@@ -135,8 +135,10 @@ def check(options: argparse.Namespace, watch: Watch, planted: Path) -> bool:
     """Run every tool on its planted error and its walk, side by side; print a line for each; return whether all is well."""
     tools = sorted(options.tools.split(","), key=lambda tool: tool != SHARED_OUT)
     tasks: list[tuple[str, list[str], str]] = []
+    # A shard without parts starts nothing on the GPU, which a tool takes for a failure.
+    most_shards = len(options.only.split(",")) * len(options.dtypes.split(",")) if options.only else options.processes
     for tool in tools:
-        count = options.processes if tool == SHARED_OUT else 1
+        count = min(options.processes, most_shards) if tool == SHARED_OUT else 1
         walk = ["--walk", "--dtypes", options.dtypes, "--only", options.only, "--shard"]
         tasks += [(tool, [*walk, f"{i}/{count}"], f"{i}/{count}") for i in range(1, count + 1)]
     tasks += [(tool, ["--planted", tool, str(planted)], "") for tool in tools]

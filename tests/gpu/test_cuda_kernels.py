@@ -102,7 +102,9 @@ def test_rotation_and_cache_writes(heads, kv_heads, head_dim, normal):
     assert all(torch.equal(cache, other) for cache, other in zip(caches, wanted, strict=True))
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim"), [(32, 8, 128), (9, 3, 64), (5, 1, 128), (96, 8, 128), (130, 2, 64)]
+)
 @pytest.mark.parametrize("num_tokens", [1, 77])
 def test_norm_and_rotation_in_one(num_tokens, heads, kv_heads, head_dim, normal):
     from xllm_kernels.cuda import ops

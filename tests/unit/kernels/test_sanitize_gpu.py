@@ -61,6 +61,17 @@ def test_shards_are_summed(playing: Playing) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("only", "dtypes", "shards"),
+    [("rows", "bfloat16", 1), ("rows", "bfloat16,float16", 2), ("rows,others", "bfloat16", 2)],
+)
+def test_few_parts_are_walked_by_few_shards(only: str, dtypes: str, shards: int, playing: Playing) -> None:
+    options = ("--tools", "racecheck", "--processes", "8", "--only", only, "--dtypes", dtypes)
+    status, lines = playing.run(WALKS + ENDS, *options)
+    assert status == 0
+    assert lines[-1] == f"racecheck: {2 * shards} of {2 * shards} parts of the walk in {shards} shards, nothing found"
+
+
 def test_error_in_one_shard_is_named(playing: Playing) -> None:
     status, lines = playing.run(WALKS + ENDS + 'sys.exit(9 if shard == "2/2" else 0)', "--tools", "racecheck")
     assert status == 1

@@ -202,42 +202,85 @@ int numbers_to_load(const RotaryEmbeddingArgs& args) {
   return 2;
 }
 
-constexpr int kHeadsAWarp = 4, kRotatingWarps = 4;
+// How a warp takes the heads of one token: a lane has four numbers of a head's lower half and those that they turn with.
+template <int D>
+struct HeadLanes {
+  static constexpr int kLanes = D / 8, kAtOnce = 32 / kLanes, kRounds = 4, kHeads = kAtOnce * kRounds, kMostWarps = 8;
+  static constexpr int kSums = 128 / D;  // of a lane, joined last: the order in which `norm_head` adds
+};
 
-// A warp takes up to four heads of one token, which share the angles.
+// The sum of squares of the head that `kLanes` lanes hold, every lane gets it.
+template <int D>
+__device__ __forceinline__ float head_squares(const float (&low)[4], const float (&high)[4]) {
+  using Lanes = HeadLanes<D>;
+  constexpr int kEach = 4 / Lanes::kSums;
+  float total = 0.f;
+#pragma unroll
+  for (int part = 0; part < Lanes::kSums; ++part) {
+    float a = 0.f, b = 0.f;
+#pragma unroll
+    for (int i = part * kEach; i < (part + 1) * kEach; ++i) a += low[i] * low[i], b += high[i] * high[i];
+    a += b;
+#pragma unroll
+    for (int offset = Lanes::kLanes / 2; offset > 0; offset /= 2) a += __shfl_xor_sync(0xffffffffu, a, offset);
+    total += a;
+  }
+  return total;
+}
+
+template <class Element>
+__device__ __forceinline__ void scale_and_weigh(float (&v)[4], float scale, uint2 weight) {
+  const float2 a = Element::widen_pair(weight.x), b = Element::widen_pair(weight.y);
+  const float weights[4] = {a.x, a.y, b.x, b.y};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) v[i] = Element::widen(Element::narrow(v[i] * scale)) * weights[i];
+}
+
 template <class Element, int D>
 __global__ void norm_and_rotate_kernel(const __grid_constant__ NormAndRotateArgs args) {
   launch_dependents();
   wait_for_prerequisites();
   using T = typename Element::type;
-  constexpr int E = D / 32;
+  using Lanes = HeadLanes<D>;
   const RotaryEmbeddingArgs& heads = args.heads;
   const int64_t token = blockIdx.x;
-  const int first = (blockIdx.y * kRotatingWarps + threadIdx.x / 32) * kHeadsAWarp, lane = threadIdx.x % 32;
-  const int num_heads = static_cast<int>(heads.num_heads), count = min(kHeadsAWarp, num_heads + static_cast<int>(heads.num_kv_heads) - first);
-  if (count <= 0) return;
+  const int lane = threadIdx.x % 32, place = lane % Lanes::kLanes * 4;
+  const int num_heads = static_cast<int>(heads.num_heads), all = num_heads + static_cast<int>(heads.num_kv_heads);
+  const int first = static_cast<int>((blockIdx.y * blockDim.x + threadIdx.x) / 32) * Lanes::kHeads + lane / Lanes::kLanes;
   const auto row_of = [&](int head) {
-    return lane * E + (head < num_heads ? static_cast<T*>(heads.query) + token * heads.query_row_stride + head * D
-                                        : static_cast<T*>(heads.key) + token * heads.key_row_stride + (head - num_heads) * D);
+    return place + (head < num_heads ? static_cast<T*>(heads.query) + token * heads.query_row_stride + head * D
+                                     : static_cast<T*>(heads.key) + token * heads.key_row_stride + (head - num_heads) * D);
   };
-  float v[kHeadsAWarp][E], weights[2][E];
+  float low[Lanes::kRounds][4] = {}, high[Lanes::kRounds][4] = {};
 #pragma unroll
-  for (int h = 0; h < kHeadsAWarp; ++h)
-    if (h < count) load_numbers<Element>(v[h], row_of(first + h));
-  Rotation<D> rotation;
-  rotation.load(heads.cos_sin + heads.positions[token] * D, lane);
-  if (args.q_norm != nullptr) load_numbers<Element>(weights[0], static_cast<const T*>(args.q_norm) + lane * E);
-  if (args.k_norm != nullptr) load_numbers<Element>(weights[1], static_cast<const T*>(args.k_norm) + lane * E);
+  for (int round = 0; round < Lanes::kRounds; ++round) {
+    const int head = first + round * Lanes::kAtOnce;
+    if (head >= all) continue;
+    load_numbers<Element>(low[round], row_of(head));
+    load_numbers<Element>(high[round], row_of(head) + D / 2);
+  }
+  const float2* angles = reinterpret_cast<const float2*>(heads.cos_sin + heads.positions[token] * D + place);
+  const float2 cosines[2] = {angles[0], angles[1]}, sines[2] = {angles[D / 4], angles[D / 4 + 1]};
+  const float cosine[4] = {cosines[0].x, cosines[0].y, cosines[1].x, cosines[1].y}, sine[4] = {sines[0].x, sines[0].y, sines[1].x, sines[1].y};
 #pragma unroll
-  for (int h = 0; h < kHeadsAWarp; ++h) {
-    if (h >= count) break;
-    const bool is_query = first + h < num_heads;
-    if ((is_query ? args.q_norm : args.k_norm) != nullptr) {
-      if (is_query) norm_head<Element, D>(v[h], weights[0], args.eps);
-      else norm_head<Element, D>(v[h], weights[1], args.eps);
+  for (int round = 0; round < Lanes::kRounds; ++round) {
+    const int head = first + round * Lanes::kAtOnce;
+    const float scale = rsqrtf(head_squares<D>(low[round], high[round]) / D + args.eps);
+    const void* norm = head < num_heads ? args.q_norm : args.k_norm;
+    if (norm != nullptr) {
+      const T* weight = static_cast<const T*>(norm) + place;
+      scale_and_weigh<Element>(low[round], scale, *reinterpret_cast<const uint2*>(weight));
+      scale_and_weigh<Element>(high[round], scale, *reinterpret_cast<const uint2*>(weight + D / 2));
     }
-    rotate_head<D>(v[h], rotation, lane);
-    store_numbers<Element>(row_of(first + h), v[h]);
+    if (head >= all) continue;
+    float turned_low[4], turned_high[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      turned_low[i] = low[round][i] * cosine[i] - high[round][i] * sine[i];
+      turned_high[i] = high[round][i] * cosine[i] + low[round][i] * sine[i];
+    }
+    store_numbers<Element>(row_of(head), turned_low);
+    store_numbers<Element>(row_of(head) + D / 2, turned_high);
   }
 }
 
@@ -261,6 +304,15 @@ void check_normed_size(int64_t size) {
   if (size > kMostNormed) throw std::invalid_argument("the size of a normed row must be at most 32768");
 }
 dim3 grid_of(int64_t rows) { return dim3(static_cast<unsigned>(rows)); }
+
+template <class Element, int D>
+void launch_norm_and_rotate(const NormAndRotateArgs& args, void* stream) {
+  using Lanes = HeadLanes<D>;
+  const auto warps = static_cast<unsigned>((args.heads.num_heads + args.heads.num_kv_heads + Lanes::kHeads - 1) / Lanes::kHeads);
+  const unsigned blocks = (warps + Lanes::kMostWarps - 1) / Lanes::kMostWarps, warps_a_block = (warps + blocks - 1) / blocks;
+  const LaunchShape shape{dim3(static_cast<unsigned>(args.heads.num_tokens), blocks), static_cast<int>(32 * warps_a_block)};
+  launch(norm_and_rotate_kernel<Element, D>, "norm_and_rotate", shape, args, stream);
+}
 
 // Whole warps for `work` items, at most 512 threads.
 int threads_for(int64_t work) { return static_cast<int>(std::clamp<int64_t>((work + 31) / 32 * 32, 32, 512)); }
@@ -305,14 +357,10 @@ void norm_and_rotate(const NormAndRotateArgs& args, void* stream) {
   if ((heads.head_dim != 64 && heads.head_dim != 128) || heads.rotary_dim != heads.head_dim)
     throw std::invalid_argument("heads must have 64 or 128 numbers, all rotated");
   if (heads.num_tokens == 0) return;
-  constexpr int kHeadsABlock = kHeadsAWarp * kRotatingWarps;
-  const auto blocks = static_cast<unsigned>((heads.num_heads + heads.num_kv_heads + kHeadsABlock - 1) / kHeadsABlock);
-  const LaunchShape shape{dim3(static_cast<unsigned>(heads.num_tokens), blocks), 32 * kRotatingWarps};
-  const auto kernel = with_element(heads.type, [&](auto element) {
+  with_element(heads.type, [&](auto element) {
     using E = decltype(element);
-    return heads.head_dim == 64 ? norm_and_rotate_kernel<E, 64> : norm_and_rotate_kernel<E, 128>;
+    return heads.head_dim == 64 ? launch_norm_and_rotate<E, 64>(args, stream) : launch_norm_and_rotate<E, 128>(args, stream);
   });
-  launch(kernel, "norm_and_rotate", shape, args, stream);
 }
 
 void write_kv(const WriteKvArgs& args, void* stream) {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from xllm_runtime.layers.parameter import ParameterSlot, WeightTarget, WeightTargets
+from xllm_runtime.layers.products import plain_product
 
 
 class Linear(nn.Module):
@@ -33,7 +33,7 @@ class Linear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[T, in_features] -> [T, sum of rows]."""
-        return F.linear(x, self.weight, self.bias)
+        return plain_product(x, self.weight, self.bias)
 
     def weight_targets(self, prefix: str) -> WeightTargets:
         """Yield the tensors of every part under `prefix`."""

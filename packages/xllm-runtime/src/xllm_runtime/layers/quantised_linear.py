@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 
 from xllm_framework.errors import ModelLoadError
 from xllm_kernels.quantised_matrix import QuantisedMatrix, from_4_bits, from_8_bits, numbers, stack
@@ -54,7 +53,7 @@ class QuantisedLinear(Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """See `Linear.forward`."""
         if self.matrix is None:
-            return F.linear(x, self.weight, self.bias)
+            return super().forward(x)
         return self._products.multiply(x, self.matrix, self.bias)
 
     def weight_targets(self, prefix: str) -> WeightTargets:

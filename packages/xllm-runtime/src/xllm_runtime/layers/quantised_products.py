@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from xllm_kernels.quantised_matrix import GROUP_COLUMNS, QuantisedMatrix, WeightKind, numbers
+from xllm_runtime.layers.products import plain_product
 
 KERNEL_DTYPES = (torch.bfloat16, torch.float16)
 ROWS_STEP = 16
@@ -57,7 +58,7 @@ class CUDAProducts:
             return self._portable.quantised_product(x, matrix, bias)
         product = self._multiply_8_bits(x, matrix) if self._quantises_input and len(x) > MIN_8_BIT_ROWS else None
         if product is None:
-            return F.linear(x, self._portable.plain_numbers(matrix, x.dtype), bias)
+            return plain_product(x, self._portable.plain_numbers(matrix, x.dtype), bias)
         return product if bias is None else product + bias
 
     def _stream(self, x: torch.Tensor, matrix: QuantisedMatrix, bias: torch.Tensor | None) -> torch.Tensor:
