@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xllm_kernels.cuda.cublaslt import why_no_product
+from xllm_kernels.cuda.cublaslt import _library, why_no_product
 from xllm_kernels.cuda.products import LEAST_GAIN, SAMPLES, MeasuredProducts, Trial
 from xllm_runtime.layers.products import MEASURED_ROWS, plain_product
 
@@ -74,3 +74,12 @@ def test_what_the_library_does_not_take_is_told_and_left_to_torch(x, weight, rea
     assert reason in (why_no_product(x, weight) or "")
     if x.dtype == weight.dtype:
         assert torch.equal(MeasuredProducts()(x, weight), F.linear(x, weight))
+
+
+def test_a_missing_library_is_named_and_done_without(monkeypatch, caplog):
+    monkeypatch.setattr(torch.version, "cuda", "99.0")
+    _library.cache_clear()
+    x, weight, measured = torch.randn(4, 8).half(), torch.randn(16, 8).half(), MeasuredProducts()
+    for _ in range(3):
+        assert torch.equal(measured(x, weight), F.linear(x, weight))
+    assert [record.getMessage().count("libcublasLt.so.99") for record in caplog.records] == [1]

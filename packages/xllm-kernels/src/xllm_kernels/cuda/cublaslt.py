@@ -163,11 +163,10 @@ def why_no_product(x: torch.Tensor, weight: torch.Tensor) -> str | None:
 def _library() -> ctypes.PyDLL:
     """Return the library; its calls are too short to let other threads have their turn."""
     major = (torch.version.cuda or "").partition(".")[0]
-    name = f"libcublasLt.so.{major}"
     try:
-        library = ctypes.PyDLL(name)
+        library = ctypes.PyDLL(f"libcublasLt.so.{major}")
     except OSError as error:
-        raise LibraryError(f"{name} cannot be loaded: {error}") from error
+        raise LibraryError(f"cuBLASLt cannot be loaded: {error}") from error
     pointer = ctypes.c_void_p
     library.cublasLtMatmul.argtypes = (*(pointer,) * 14, ctypes.c_size_t, pointer)
     return library
