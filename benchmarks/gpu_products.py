@@ -1,6 +1,6 @@
 """Times the products of a model's prompts by torch and by the fastest of cuBLASLt's algorithms, in turn, and prints one table.
 
-    python benchmarks/gpu_products.py [--model qwen3-8b] [--rows 1024,2048,8192]
+    python benchmarks/gpu_products.py [--model qwen3-8b] [--rows 4096,8192,16384]
 
 Random numbers, weights that no cache holds. A figure is the median time of a product on the device, in runs of a fifth of a second each,
 long enough to reach the card's limit of power; `way` is the place of the chosen algorithm among the library's own choices.
@@ -18,10 +18,10 @@ import torch.nn.functional as F
 
 from gpu import MODELS
 from xllm_framework.model import ModelArgs
-from xllm_kernels.cuda.products import MeasuredProducts
+from xllm_kernels.cuda.cublaslt import MOST_ALGORITHMS
+from xllm_kernels.cuda.products import SAMPLES, MeasuredProducts
 
 RUN_S, NUM_RUNS = 0.2, 5
-SETTLING_CALLS = 60
 COLD_BYTES = 150_000_000
 """More than the second-level cache holds."""
 
@@ -60,7 +60,7 @@ def compare(n: int, k: int, rows: int) -> tuple[float, float, int]:
     weights = [torch.randn(n, k, device="cuda", dtype=torch.bfloat16) * k**-0.5 for _ in range(num_weights)]
     x = torch.randn(rows, k, device="cuda", dtype=torch.bfloat16)
     measured = MeasuredProducts()
-    for index in range(SETTLING_CALLS):
+    for index in range(MOST_ALGORITHMS * SAMPLES):
         measured(x, weights[index % num_weights])
     torch.cuda.synchronize()
     measured(x, weights[0])
@@ -78,7 +78,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=[*MODELS], action="append")
-    parser.add_argument("--rows", default="1024,2048,8192")
+    parser.add_argument("--rows", default="4096,8192,16384")
     options = parser.parse_args()
     print("model          product    rows      N      K    torch us  chosen us  ratio  way")
     for model in options.model or MODELS:

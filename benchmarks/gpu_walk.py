@@ -355,6 +355,8 @@ def walk(seconds: float, dtypes: list[str], only: list[str], shard: tuple[int, i
     names = {(dtype, step): f"{step.__name__} in {dtype}" for dtype, step in parts(dtypes, only, shard)}
     for name in names.values():
         print(f"to walk: {name}", flush=True)
+    if not names:
+        print("no part to walk", flush=True)
     for (dtype, step), name in names.items():
         start = time.monotonic()
         if start - begin > seconds:

@@ -229,9 +229,9 @@ __device__ __forceinline__ float head_squares(const float (&low)[4], const float
 }
 
 template <class Element>
-__device__ __forceinline__ void scale_and_weigh(float (&v)[4], float scale, uint2 weight) {
-  const float2 a = Element::widen_pair(weight.x), b = Element::widen_pair(weight.y);
-  const float weights[4] = {a.x, a.y, b.x, b.y};
+__device__ __forceinline__ void scale_and_weigh(float (&v)[4], float scale, const typename Element::type* weight) {
+  float weights[4];
+  load_numbers<Element>(weights, weight);
 #pragma unroll
   for (int i = 0; i < 4; ++i) v[i] = Element::widen(Element::narrow(v[i] * scale)) * weights[i];
 }
@@ -269,8 +269,8 @@ __global__ void norm_and_rotate_kernel(const __grid_constant__ NormAndRotateArgs
     const void* norm = head < num_heads ? args.q_norm : args.k_norm;
     if (norm != nullptr) {
       const T* weight = static_cast<const T*>(norm) + place;
-      scale_and_weigh<Element>(low[round], scale, *reinterpret_cast<const uint2*>(weight));
-      scale_and_weigh<Element>(high[round], scale, *reinterpret_cast<const uint2*>(weight + D / 2));
+      scale_and_weigh<Element>(low[round], scale, weight);
+      scale_and_weigh<Element>(high[round], scale, weight + D / 2);
     }
     if (head >= all) continue;
     float turned_low[4], turned_high[4];

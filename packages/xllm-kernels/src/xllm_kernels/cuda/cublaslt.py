@@ -6,7 +6,6 @@ torch has no say in the algorithm, so the library is called itself; names and nu
 from __future__ import annotations
 
 import ctypes
-import threading
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -48,7 +47,10 @@ class _HeuristicResult(ctypes.Structure):
 
 
 class Product:
-    """y = x W^T with x [M, K], W [N, K] and y [M, N] of one 16-bit type, rows dense: W of one shape, x of any M."""
+    """y = x W^T with x [M, K], W [N, K] and y [M, N] of one 16-bit type, rows dense: W of one shape, x of any M.
+
+    For one thread at a time.
+    """
 
     def __init__(self, n: int, k: int, dtype: torch.dtype, device: torch.device) -> None:
         """Raises `LibraryError` where the library cannot be had."""
@@ -56,7 +58,6 @@ class Product:
         self._library = _library()
         self._handle = _handle(device)
         self._heights: dict[int, tuple[ctypes.c_void_p, ctypes.c_void_p]] = {}
-        self._lock = threading.Lock()
         self._one, self._zero = (ctypes.c_float * 1)(1.0), (ctypes.c_float * 1)(0.0)
         # Matrices are columns first to the library, so it computes y^T = W x^T.
         self._operation = ctypes.c_void_p()
@@ -100,27 +101,26 @@ class Product:
         out = torch.empty((len(x), self._n), dtype=x.dtype, device=x.device)
         num_bytes = algorithm.workspace_bytes
         workspace = torch.empty(num_bytes, dtype=torch.uint8, device=x.device) if num_bytes else None
-        with self._lock:
-            rows, out_rows = self._layouts(len(x))
-            self._call(
-                "cublasLtMatmul",
-                self._handle,
-                self._operation,
-                self._one,
-                weight.data_ptr(),
-                self._weight,
-                x.data_ptr(),
-                rows,
-                self._zero,
-                out.data_ptr(),
-                out_rows,
-                out.data_ptr(),
-                out_rows,
-                algorithm.data,
-                None if workspace is None else workspace.data_ptr(),
-                num_bytes,
-                torch.cuda.current_stream(self._device).cuda_stream,
-            )
+        rows, out_rows = self._layouts(len(x))
+        self._call(
+            "cublasLtMatmul",
+            self._handle,
+            self._operation,
+            self._one,
+            weight.data_ptr(),
+            self._weight,
+            x.data_ptr(),
+            rows,
+            self._zero,
+            out.data_ptr(),
+            out_rows,
+            out.data_ptr(),
+            out_rows,
+            algorithm.data,
+            None if workspace is None else workspace.data_ptr(),
+            num_bytes,
+            torch.cuda.current_stream(self._device).cuda_stream,
+        )
         return out
 
     def _layouts(self, m: int) -> tuple[ctypes.c_void_p, ctypes.c_void_p]:

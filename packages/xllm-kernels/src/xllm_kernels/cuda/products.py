@@ -17,8 +17,8 @@ from xllm_kernels.cuda.cublaslt import Algorithm, LibraryError, Product, why_no_
 SAMPLES = 5
 """Timings of each algorithm before one is chosen."""
 LEAST_GAIN = 0.04
-"""Share of the first choice's time that another must save. In turn all run at the same clock; where the card is at its limit of power, one
-that does more in its time is given a slower clock once it is chosen, and gains of 3 % came to nothing."""
+"""Share of the first choice's time that another must save. In turn all meet the same clock; at the limit of power one that was 3 % faster
+so was 4.6 % slower when it ran alone."""
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +69,15 @@ class Kind:
 
     def multiply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         """[M, K] times W [N, K] -> [M, N]. Raises `LibraryError` where an algorithm does not serve; nothing was launched then."""
-        is_captured = self.trial.chosen is None and torch.cuda.is_current_stream_capturing()
-        if not is_captured:
+        if self.trial.chosen is None and not torch.cuda.is_current_stream_capturing():
             self._read_timings()
-        if self.trial.chosen is not None or is_captured:
-            return self.product.multiply(x, weight, self.algorithms[self.trial.chosen or 0])
+            if self.trial.chosen is None:
+                return self._timed(x, weight)
+        return self.product.multiply(x, weight, self.algorithms[self.trial.chosen or 0])
+
+    def _timed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         way = self.trial.next()
+        # torch leaves the making of events, and `query`, without types.
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         product = self.product.multiply(x, weight, self.algorithms[way])
@@ -84,7 +87,7 @@ class Kind:
 
     def _read_timings(self) -> None:
         """Note those that have ended; nothing is waited for."""
-        while self._under_way and self._under_way[0].end.query():  # type: ignore[no-untyped-call]
+        while self._under_way and self._under_way[0].end.query():  # type: ignore[no-untyped-call]  # as above
             timing = self._under_way.popleft()
             self.trial.record(timing.way, timing.begin.elapsed_time(timing.end) / timing.num_rows)
         if self.trial.chosen is not None:
@@ -94,10 +97,9 @@ class Kind:
 class MeasuredProducts:
     """x W^T on a GPU, by the fastest of cuBLASLt's algorithms.
 
-    The library ranks algorithms by a model of the card, and its first choice for a prompt's products takes up to a tenth longer than
-    another. So the first calls of each kind (W's shape, type, rows up to the next power of two) try all in turn, in the midst of a
-    step, where the card is as hot as it will be; events time them, read when they have passed. All sum in the same order, so a choice
-    changes no bit of a result, and nobody need be told when it falls.
+    Its first choice is not always that. So the first calls of each kind (W's shape, type, rows up to the next power of two) try all in
+    turn, in the midst of a step; events time them, read when they have passed. All sum in the same order, so a choice changes no bit of
+    a result, and nobody need be told when it falls.
     """
 
     def __init__(self) -> None:
