@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <type_traits>
 
-#include "async_copy.cuh"
 #include "element.cuh"
+#include "last_block.cuh"
 #include "launch.h"
 #include "xllm/kernels/cuda/row_kernels.h"
 
@@ -72,7 +72,6 @@ template <class Element>
 __global__ void argmax_kernel(const __grid_constant__ ArgmaxArgs args) {
   launch_dependents();
   wait_for_prerequisites();
-  __shared__ bool is_last;
   const int64_t row = blockIdx.y;
   const int slices = gridDim.x;
   const auto* logits = reinterpret_cast<const uint4*>(static_cast<const typename Element::type*>(args.logits) + row * args.size);
@@ -87,15 +86,8 @@ __global__ void argmax_kernel(const __grid_constant__ ArgmaxArgs args) {
   }
   best = block_best(best);
   auto* found = reinterpret_cast<Best*>(args.workspace) + row * slices;
-  if (threadIdx.x == 0) {
-    found[blockIdx.x] = best;
-    __threadfence();
-    is_last = atomicAdd(args.counters + row, 1) == slices - 1;
-    if (is_last) args.counters[row] = 0;
-  }
-  __syncthreads();
-  if (!is_last || threadIdx.x >= 32) return;
-  __threadfence();
+  if (threadIdx.x == 0) found[blockIdx.x] = best;
+  if (!comes_last<kThreads>(args.counters + row, slices) || threadIdx.x >= 32) return;
   best = {-INFINITY, INT_MAX};
   for (int s = threadIdx.x; s < slices; s += 32) best = better(best, {__ldcg(&found[s].value), __ldcg(&found[s].index)});
   best = warp_best(best);

@@ -75,7 +75,6 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
   T* queries = reinterpret_cast<T*>(memory + Shape::kRingBytes);
   uint64_t* full = reinterpret_cast<uint64_t*>(memory + Shape::kRingBytes + Shape::kQueryBytes);
   uint64_t* empty = full + STAGES;
-  __shared__ bool is_last;
   const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int length = args.seq_lens[row];
@@ -123,7 +122,7 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
   }
 
   // Neither do the weights of the norms and the rotation.
-  const int q_heads = kv_heads * G, position = length - 1;
+  const int position = length - 1;
   const int new_warp = position % kTile / 16;  // whose tokens hold the new one
   const bool rotates = args.cos_sin != nullptr, holds_new = owns_new && warp == new_warp;
   float q_weights[E], k_weights[E];
@@ -157,16 +156,11 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
     store_numbers<Element>(queries + h * D + lane * E, v);
   }
   // The new token's K and V go to the cache and, by the warp whose tokens hold it, into the tile.
-  T new_key[E], new_value[E];
   if (holds_new) {
     normed_and_rotated(key, args.k_norm != nullptr, k_weights);
-#pragma unroll
-    for (int i = 0; i < E; ++i) {
-      new_key[i] = Element::narrow(key[i]);
-      new_value[i] = Element::narrow(value[i]);
-      args.key_cache[(new_slot * kv_heads + head) * D + lane * E + i] = new_key[i];
-      args.value_cache[(new_slot * kv_heads + head) * D + lane * E + i] = new_value[i];
-    }
+    const size_t at = (new_slot * kv_heads + head) * D + lane * E;
+    store_numbers<Element>(args.key_cache + at, key);
+    store_numbers<Element>(args.value_cache + at, value);
   }
   sync_threads<kThreads>();
   uint32_t q[D / 16][2];
@@ -185,24 +179,18 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
     unsigned char* keys = memory + stage * 2 * Shape::kTileBytes + warp * kBoxBytes;
     unsigned char* values = keys + Shape::kTileBytes;
     if (owns_new && tile == tile1 - 1 && warp == new_warp) {
-      const int token = position % 16;
-#pragma unroll
-      for (int e = 0; e < E; ++e) {
-        const int d = lane * E + e;
-        const int offset = (d / 64 * 16 + token) * 64 + (((d % 64 / 8) ^ (token & 7)) * 8) + d % 8;
-        reinterpret_cast<T*>(keys)[offset] = new_key[e];
-        reinterpret_cast<T*>(values)[offset] = new_value[e];
-      }
+      const int token = position % 16, d = lane * E;
+      const int offset = (d / 64 * 16 + token) * 64 + (((d % 64 / 8) ^ (token & 7)) * 8) + d % 8;
+      store_numbers<Element>(reinterpret_cast<T*>(keys) + offset, key);
+      store_numbers<Element>(reinterpret_cast<T*>(values) + offset, value);
       __syncwarp();
     }
     if (tile == tiles - 1) {
       // What stands in the cache past the end may be anything, and no weight makes NaN vanish.
-      for (int token = max(0, length - tile * kTile - warp * 16); token < 16; ++token) {
+      constexpr int kPieces = 128 / 16;  // of a token's numbers in half a box
+      for (int i = max(0, length - tile * kTile - warp * 16) * kPieces + lane; i < 16 * kPieces; i += 32) {
 #pragma unroll
-        for (int e = 0; e < E; ++e) {
-          const int d = lane * E + e;
-          reinterpret_cast<T*>(values)[(d / 64 * 16 + token) * 64 + d % 64] = Element::narrow(0.f);
-        }
+        for (int half = 0; half < D / 64; ++half) clear_piece(shared_address(values) + half * 16 * 128 + i * 16);
       }
       __syncwarp();
     }
@@ -279,36 +267,9 @@ __global__ void __launch_bounds__(WARPS * 32 + 32) decode_attention_kernel(
   }
   sync_threads<kThreads>();
 
-  T* out = args.out + (static_cast<size_t>(row) * q_heads + head * G) * D;
-  float* work = args.workspace + (static_cast<size_t>(row) * kv_heads + head) * args.splits * G * (D + 2);
-  for (int i = threadIdx.x; i < G * D; i += kThreads) {
-    const int h = i / D, d = i % D;
-    const MergedNumber merged = merge_parts<D>(merge + h * (D + 2), G * (D + 2), WARPS, d);
-    if (args.splits == 1) {
-      out[i] = Element::narrow(merged.sum / merged.total);
-    } else {
-      float* mine = work + (split * G + h) * (D + 2);
-      mine[d] = merged.sum;
-      if (d == 0) {
-        mine[D] = merged.top;
-        mine[D + 1] = merged.total;
-      }
-    }
-  }
-  if (args.splits == 1) return;
-  __threadfence();
-  sync_threads<kThreads>();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(args.counters + row * kv_heads + head, 1) == args.splits - 1;
-    if (is_last) args.counters[row * kv_heads + head] = 0;
-  }
-  sync_threads<kThreads>();
-  if (!is_last) return;
-  __threadfence();
-  for (int i = threadIdx.x; i < G * D; i += kThreads) {
-    const MergedNumber merged = merge_parts<D>(work + (i / D) * (D + 2), G * (D + 2), args.splits, i % D);
-    out[i] = Element::narrow(merged.sum / merged.total);
-  }
+  const int pair = row * kv_heads + head;
+  merge_and_write<Element, D, WARPS>({merge, args.workspace + static_cast<size_t>(pair) * args.splits * G * (D + 2), args.counters + pair,
+                                      args.out + static_cast<size_t>(pair) * G * D, G, split, args.splits, 1.f});
 }
 
 }  // namespace xllm::kernels::cuda

@@ -98,11 +98,14 @@ __device__ __forceinline__ void list_experts(MixChoice& chosen, int num_experts,
   if (lane == 0) chosen.count = total;
 }
 
-// The whole block. Pairs and weights are there for the eight warps that share K after their next barrier.
-__device__ __forceinline__ void choose_for_block(const MixParameters& args, MixChoice& chosen, int warp, int lane) {
+// The whole block: nobody goes anywhere yet. A barrier must follow.
+__device__ __forceinline__ void clear_choice(const MixParameters& args, MixChoice& chosen) {
   for (int e = threadIdx.x; e < args.choice.num_experts; e += kMixBlockThreads) chosen.places[e] = 0;
   for (int i = threadIdx.x; i < kMostPairs * kMixTokens / 4; i += kMixBlockThreads) reinterpret_cast<uint32_t*>(chosen.pairs)[i] = 0xffffffffu;
-  __syncthreads();
+}
+
+// The whole block. Pairs and weights are there for the eight warps that share K after their next barrier.
+__device__ __forceinline__ void choose_for_block(const MixParameters& args, MixChoice& chosen, int warp, int lane) {
   const bool has_choice = warp < args.num_tokens && lane < args.choice.top_k;
   ChosenExpert mine{};
   if (warp < args.num_tokens) mine = choose_for_token(args, warp, lane);
@@ -116,6 +119,18 @@ __device__ __forceinline__ void choose_for_block(const MixParameters& args, MixC
   chosen.weights[pair] = mine.weight;
 }
 
+// The copying warp for one token, so that it can begin before it meets the others, who see the choice once they have met it.
+__device__ __forceinline__ void choose_for_copies(const MixParameters& args, MixChoice& chosen, int lane) {
+  const ChosenExpert mine = choose_for_token(args, 0, lane);
+  if (lane < args.choice.top_k) {
+    chosen.experts[lane] = mine.expert;
+    chosen.weights[lane] = mine.weight;
+    chosen.pairs[lane][0] = static_cast<uint8_t>(lane);
+  }
+  if (lane == 0) chosen.count = args.choice.top_k;
+  __syncwarp();
+}
+
 // Which units of gate are a block's.
 struct GateUnits {
   int tiles;  // of an expert
@@ -124,8 +139,8 @@ struct GateUnits {
   __device__ GateUnits(const MixParameters& args, const MixChoice& chosen) {
     tiles = args.inner / 16;
     const int units = chosen.count * tiles;
-    first = static_cast<int>(int64_t{units} * blockIdx.x / gridDim.x);
-    end = static_cast<int>(int64_t{units} * (blockIdx.x + 1) / gridDim.x);
+    first = units * blockIdx.x / gridDim.x;
+    end = units * (blockIdx.x + 1) / gridDim.x;
   }
 };
 
@@ -298,19 +313,32 @@ __global__ void __launch_bounds__(kMixBlockThreads, 1) mix_experts_kernel(const 
     }
     barrier_init_fence();
   }
+  clear_choice(args, chosen);
+  __syncthreads();
+  if (warp == kMixWarps && lane == 0) {
+    prefetch_map(&args.gate_up);
+    prefetch_map(&args.down);
+  }
   wait_for_prerequisites();
   launch_dependents();
   const uint32_t phase = threadIdx.x == 0 ? barrier_phase(args.barrier) : 0;
   if (warp < kMixWarps) copy_rows(memory.rows, args.x, args.num_tokens, args.hidden);
   if (threadIdx.x < args.num_tokens) scales[threadIdx.x] = __ldcg(args.logits + (threadIdx.x + 1) * (args.choice.num_experts + 1) - 1);
-  choose_for_block(args, chosen, warp, lane);
-  const GateUnits units(args, chosen);
+  constexpr int kChosen = 2;  // the barrier after which all warps know the choice for one token
+  const bool is_alone = args.num_tokens == 1;
+  if (!is_alone) choose_for_block(args, chosen, warp, lane);
   if (warp == kMixWarps) {
-    if (lane == 0) copy_mixture(args, memory, chosen, units);
+    if (is_alone) {
+      choose_for_copies(args, chosen, lane);
+      arrive_threads<kMixBlockThreads, kChosen>();
+    }
+    if (lane == 0) copy_mixture(args, memory, chosen, GateUnits(args, chosen));
     return;
   }
   weigh_tokens(args, memory.rows);
-  sync_threads<kMixThreads>();
+  if (is_alone) sync_threads<kMixBlockThreads, kChosen>();
+  else sync_threads<kMixThreads>();
+  const GateUnits units(args, chosen);
   RingPlace at{args.stages};
   gate_mixture(args, memory, chosen, units, scales, at, warp, lane);
   if (threadIdx.x == 0) {

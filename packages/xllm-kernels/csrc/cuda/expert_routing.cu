@@ -6,6 +6,7 @@
 #include "expert_choice.cuh"
 #include "expert_logits.cuh"
 #include "expert_order.h"
+#include "last_block.cuh"
 #include "launch.h"
 #include "matrix.cuh"
 #include "xllm/kernels/cuda/experts.h"
@@ -113,20 +114,6 @@ __global__ void __launch_bounds__(kOrderThreads) order_kernel(const __grid_const
   order_by_expert<kOrderThreads>(args.routing, static_cast<int>(args.num_tokens) * args.top_k, args.top_k, args.num_experts);
 }
 
-// Whether this block is the last of `expected` that count themselves here; what the others wrote before can be read then.
-__device__ __forceinline__ bool comes_last(int32_t* counter, int expected) {
-  __shared__ bool is_last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(counter, 1) == expected - 1;
-    if (is_last) *counter = 0;
-  }
-  __syncthreads();
-  if (is_last) __threadfence();
-  return is_last;
-}
-
 // Blocks of 16 experts by 8 tokens; each norms its share of the tokens' columns, too. The last block of 8 tokens chooses for them, the last
 // of all orders the pairs.
 __global__ void __launch_bounds__(kLogitThreads, 2) norm_and_route_kernel(const __grid_constant__ NormAndRouteArgs args) {
@@ -156,7 +143,7 @@ __global__ void __launch_bounds__(kLogitThreads, 2) norm_and_route_kernel(const 
     };
     reinterpret_cast<uint4*>(normed + int64_t{token} * args.size)[piece] = make_uint4(scaled(v.x, w.x), scaled(v.y, w.y), scaled(v.z, w.z), scaled(v.w, w.w));
   }
-  if (!comes_last(args.counters + 1 + blockIdx.y, static_cast<int>(gridDim.x))) return;
+  if (!comes_last<kLogitThreads>(args.counters + 1 + blockIdx.y, static_cast<int>(gridDim.x))) return;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp < num_tokens) {
     const int64_t token = first_token + warp;
@@ -171,7 +158,7 @@ __global__ void __launch_bounds__(kLogitThreads, 2) norm_and_route_kernel(const 
   if (gridDim.y == 1) {
     __threadfence_block();
     __syncthreads();
-  } else if (!comes_last(args.counters, static_cast<int>(gridDim.y))) {
+  } else if (!comes_last<kLogitThreads>(args.counters, static_cast<int>(gridDim.y))) {
     return;
   }
   order_by_expert<kLogitThreads>(args.routing, args.num_tokens * args.top_k, args.top_k, args.num_experts);

@@ -266,6 +266,8 @@ __global__ void __launch_bounds__(kExpertBlockThreads, 1) expert_stream_kernel(c
     barrier_init(memory.rows_full, 1);
     barrier_init(memory.rows_empty, kExpertThreads);
     barrier_init_fence();
+    prefetch_map(&args.gate_up);
+    prefetch_map(&args.down);
   }
   wait_for_prerequisites();
   launch_dependents();

@@ -181,50 +181,12 @@ struct Float8Softmax {
   }
 };
 
-// Merges the warps' results and, with several splits, those of the blocks, of which the last one writes.
-template <class Element, int D>
-__device__ __forceinline__ void merge_and_write(const Float8AttentionParameters& p, const float* merge, int row, int head, int split) {
-  __shared__ bool is_last;
-  const DecodeAttentionArgs& a = p.args.attention;
-  const int pair = row * a.num_kv_heads + head, stride = p.group * (D + 2);
-  auto* out = static_cast<typename Element::type*>(a.out) + static_cast<size_t>(pair) * p.group * D;
-  float* work = a.workspace + static_cast<size_t>(pair) * p.splits * stride;
-  for (int i = threadIdx.x; i < p.group * D; i += kFloat8Warps * 32) {
-    const int h = i / D, d = i % D;
-    const MergedNumber merged = merge_parts<D>(merge + h * (D + 2), stride, kFloat8Warps, d);
-    if (p.splits == 1) {
-      out[i] = Element::narrow(merged.sum / merged.total * p.args.value_scale);
-    } else {
-      float* mine = work + split * stride + h * (D + 2);
-      mine[d] = merged.sum;
-      if (d == 0) {
-        mine[D] = merged.top;
-        mine[D + 1] = merged.total;
-      }
-    }
-  }
-  if (p.splits == 1) return;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(a.counters + pair, 1) == p.splits - 1;
-    if (is_last) a.counters[pair] = 0;
-  }
-  __syncthreads();
-  if (!is_last) return;
-  __threadfence();
-  for (int i = threadIdx.x; i < p.group * D; i += kFloat8Warps * 32) {
-    const MergedNumber merged = merge_parts<D>(work + i / D * (D + 2), stride, p.splits, i % D);
-    out[i] = Element::narrow(merged.sum / merged.total * p.args.value_scale);
-  }
-}
-
 template <class Element, int D>
 __global__ void __launch_bounds__(kFloat8Warps * 32, 3) float8_attention_kernel(const __grid_constant__ Float8AttentionParameters p) {
   const DecodeAttentionArgs& args = p.args.attention;
   __shared__ __align__(16) typename Element::type queries[8 * D];
   __shared__ __align__(16) unsigned char fresh[2 * D];
-  __shared__ float merge[kFloat8Warps * kFloat8MaxGroup * (D + 2)];
+  __shared__ __align__(8) float merge[kFloat8Warps * kFloat8MaxGroup * (D + 2)];
   const int split = blockIdx.x, head = blockIdx.y, row = blockIdx.z;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int length = args.seq_lens[row], position = length - 1;
@@ -285,7 +247,10 @@ __global__ void __launch_bounds__(kFloat8Warps * 32, 3) float8_attention_kernel(
   }
   softmax.leave(merge + warp * p.group * (D + 2), p.group, g, t);
   __syncthreads();
-  merge_and_write<Element, D>(p, merge, row, head, split);
+  const int pair = row * args.num_kv_heads + head;
+  merge_and_write<Element, D, kFloat8Warps>({merge, args.workspace + static_cast<size_t>(pair) * p.splits * p.group * (D + 2), args.counters + pair,
+                                             static_cast<typename Element::type*>(args.out) + static_cast<size_t>(pair) * p.group * D, p.group, split,
+                                             p.splits, p.args.value_scale});
 }
 
 }  // namespace xllm::kernels::cuda

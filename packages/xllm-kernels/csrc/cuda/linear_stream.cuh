@@ -51,6 +51,7 @@ struct LinearShape {
   static constexpr int kPartialBytes = WK * kRows * (kColumns + 1) * 4 + WK * kColumns * 4;
   static constexpr int kBarrierBytes = 256, kAlignmentBytes = 1024;
   static_assert(STAGES * 16 <= kBarrierBytes, "the barriers have room for 16 stages");
+  static_assert(XSTAGE || WM == 1, "with x resident, a warp is a part of K");
   static_assert(KC % 64 == 0 && KC / 32 % WK == 0 && MT % WM == 0, "warps share chunks and row tiles evenly");
   static int bytes(int k, int batch) {
     const int resident = XSTAGE ? 0 : batch * (k + 8) * 2;
@@ -148,13 +149,7 @@ __device__ __forceinline__ void load_weighed(const typename Shape::Parameters& a
           weigh_piece<typename Shape::Element>(row[c], __ldg(weight + c), squares);
     }
     squares = warp_sum(squares);
-    if (lane == 0) memory.partial[b * Shape::kConsumers + warp] = squares;
-  }
-  sync_threads<Shape::kThreads>();
-  if (threadIdx.x < args.batch) {
-    float total = 0.f;
-    for (int w = 0; w < Shape::kConsumers; ++w) total += memory.partial[threadIdx.x * Shape::kConsumers + w];
-    memory.squares[threadIdx.x] = total;
+    if (lane == 0) memory.squares[warp * Shape::kColumns + b] = squares;
   }
   sync_threads<Shape::kThreads>();
 }
@@ -291,11 +286,17 @@ __device__ __forceinline__ void finish_tile(const typename Shape::Parameters& ar
     return sum;
   };
   const auto total_of_row = [&](int row, int b) { return total(memory.partial + row * (kColumns + 1) + b, kRows * (kColumns + 1)); };
+  const auto squares_of_warps = [&](int b) {  // x resident: every block of a cluster has all squares
+    float sum = 0.f;
+#pragma unroll
+    for (int w = 0; w < Shape::kWk; ++w) sum += memory.squares[w * kColumns + b];
+    return sum;
+  };
   for (int i = split * Shape::kThreads + threadIdx.x; i < kOutRows * args.batch; i += args.splits * Shape::kThreads) {
     const int row = i % kOutRows, b = i / kOutRows;
     float scale = 1.f;
     if constexpr (NORM) {
-      const float squares = Shape::kXStage ? total(memory.squares + b, kColumns) : memory.squares[b];
+      const float squares = Shape::kXStage ? total(memory.squares + b, kColumns) : squares_of_warps(b);
       scale = norm_scale<Element>(squares, args.k, args.eps);
     }
     const float sum = total_of_row(row, b) * scale;

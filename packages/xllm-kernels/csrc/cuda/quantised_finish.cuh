@@ -1,6 +1,7 @@
 // What becomes of a block's sums: they meet, with those of other slices too, are scaled, go through the epilogue, and are written.
 #pragma once
 
+#include "last_block.cuh"
 #include "quantised_ring.cuh"
 
 namespace xllm::kernels::cuda {
@@ -35,21 +36,12 @@ __device__ __forceinline__ float sum_of_warps(const QuantisedParameters& args, c
 // With S > 1: hands this slice's sums over. Returns whether it came last, and so finishes the tile.
 template <class Shape>
 __device__ __forceinline__ bool hand_over_quantised(const QuantisedParameters& args, const float* partial, int tile, int slice) {
-  __shared__ bool is_last;
   float* work = args.workspace + (static_cast<size_t>(tile) * args.splits + slice) * Shape::kRows * Shape::kColumns;
   for (int i = threadIdx.x; i < Shape::kRows * args.batch; i += Shape::kThreads) {
     const int row = i % Shape::kRows, b = i / Shape::kRows;
     __stcg(work + b * Shape::kRows + row, sum_of_warps<Shape>(args, partial, row, b));
   }
-  __threadfence();
-  sync_threads<Shape::kThreads>();
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(args.counters + tile, 1) == args.splits - 1;
-    if (is_last) args.counters[tile] = 0;
-  }
-  sync_threads<Shape::kThreads>();
-  if (is_last) __threadfence();
-  return is_last;
+  return comes_last<Shape::kThreads>(args.counters + tile, args.splits);
 }
 
 // What the epilogue needs of one output beside its sum; read long before, as it comes from far.
