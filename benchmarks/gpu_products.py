@@ -64,14 +64,13 @@ def compare(n: int, k: int, rows: int) -> tuple[float, float, int]:
         measured(x, weights[index % num_weights])
     torch.cuda.synchronize()
     measured(x, weights[0])
-    (kind,) = measured._kinds.values()
     ways = {"torch": lambda weight: F.linear(x, weight), "chosen": lambda weight: measured(x, weight)}
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(NUM_RUNS):
         for name, way in ways.items():
             times[name].append(time_us(way, weights))
-    chosen = -1 if kind is None or kind.trial.chosen is None else kind.trial.chosen
-    return statistics.median(times["torch"]), statistics.median(times["chosen"]), chosen
+    (choice,) = measured.choices()
+    return statistics.median(times["torch"]), statistics.median(times["chosen"]), -1 if choice is None else choice
 
 
 def main() -> None:

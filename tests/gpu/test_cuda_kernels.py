@@ -146,6 +146,7 @@ def rotated(heads: torch.Tensor, positions: torch.Tensor, table: torch.Tensor) -
         (151936, 1024),
         (960, 576),
         (1152, 896),
+        (2304, 4096),
         (32, 64),
     ],
 )

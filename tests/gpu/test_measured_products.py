@@ -14,7 +14,7 @@ from xllm_kernels.cuda.cublaslt import LibraryError, Product
 from xllm_kernels.cuda.products import MeasuredProducts
 from xllm_runtime.attention import AttentionMetadata
 from xllm_runtime.layers import products as layer_products
-from xllm_runtime.layers.products import MEASURED_ROWS
+from xllm_runtime.layers.products import plain_product
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
 
 pytestmark = pytest.mark.gpu
@@ -144,14 +144,26 @@ def test_threads_with_streams_of_their_own():
         assert all(pool.map(work, [1024, 1100, 1999, 2047]))
 
 
+def test_products_of_few_operations_are_left_to_torch(monkeypatch):
+    measured = MeasuredProducts()
+    monkeypatch.setattr(layer_products, "measured_product", lambda: measured)
+    x, weight = matrices(1024, 4096, 2048)
+    assert 2 * len(x) * weight.numel() < layer_products.MEASURED_OPERATIONS
+    assert torch.equal(plain_product(x, weight), F.linear(x, weight))
+    assert not measured._kinds
+    x, weight = matrices(8192, 4096, 2048)
+    assert torch.equal(plain_product(x, weight), F.linear(x, weight))
+    assert len(measured._kinds) == 1
+
+
 @pytest.mark.parametrize("has_qkv_bias", [False, True])
 @torch.inference_mode()
 def test_a_model_gives_the_same_bits_with_and_without(has_qkv_bias, monkeypatch):
     args = ModelArgs(
         architecture="Qwen3ForCausalLM", model_type="qwen3", hidden_size=1024, intermediate_size=3072, num_layers=2, num_heads=16,
-        num_kv_heads=8, head_dim=128, has_qk_norm=True, has_qkv_bias=has_qkv_bias, max_position_embeddings=MEASURED_ROWS, vocab_size=512,
+        num_kv_heads=8, head_dim=128, has_qk_norm=True, has_qkv_bias=has_qkv_bias, max_position_embeddings=4096, vocab_size=512,
     )  # fmt: skip
-    num_tokens, num_blocks = MEASURED_ROWS, MEASURED_ROWS // 16 + 1
+    num_tokens, num_blocks = 4096, 4096 // 16 + 1
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = LlamaForCausalLM(args, torch.bfloat16)
@@ -169,9 +181,9 @@ def test_a_model_gives_the_same_bits_with_and_without(has_qkv_bias, monkeypatch)
 
     measured = MeasuredProducts()
     monkeypatch.setattr(layer_products, "measured_product", lambda: measured)
-    with monkeypatch.context() as patch:
-        patch.setattr(layer_products, "MEASURED_ROWS", num_tokens + 1)
-        expected = hidden()
+    monkeypatch.setattr(layer_products, "MEASURED_OPERATIONS", float("inf"))
+    expected = hidden()
     assert not measured._kinds
+    monkeypatch.setattr(layer_products, "MEASURED_OPERATIONS", 0)
     assert all(torch.equal(hidden(), expected) for _ in range(CALLS // 2))
     assert len(measured._kinds) == (3 if has_qkv_bias else 4)

@@ -8,6 +8,9 @@
 // With boxes that bring 128 bytes to L2 (tensor_map.cu), qwen3-8b: gate_up by Broad 3.99, Wide 4.05; then qkv by Narrow 3.86, with four stages 3.93;
 // down by Cramped 3.83, with four stages 3.84, with six and one block a multiprocessor 3.90. qkv of qwen3-0.6b and 30b-a3b by Ample 0.626 and 2.51,
 // by Narrow 0.669 and 2.59.
+// Two to eight rows, in turn in one process: o of qwen3-8b by Wide whole, and with K in two slices, 4.186 and 4.090 at two rows, 4.325 and 4.229 at four,
+// not told apart at eight; of qwen3-30b-a3b by Deep, and by Wide in four slices, 5.230 and 5.163 at four, 7.769 and 7.751 at eight. gate_up of
+// qwen3-8b by Wide and Wider 4.161 and 4.144, 4.235 and 4.191, 4.425 and 4.359 at two, four and eight rows; by tiles of 64 and 96 rows 4.42 to 4.67.
 #include "linear_stream.cuh"
 
 #include <algorithm>
@@ -40,6 +43,9 @@ using Deep = LinearShape<Element, 1, 1, 1, 8, 256, 8, true>;
 // Many rows of W.
 template <class Element>
 using Wide = LinearShape<Element, 2, 1, 1, 8, 256, 4, true>;
+// Gates, if they come out even: less of x for each row of W.
+template <class Element>
+using Wider = LinearShape<Element, 3, 1, 1, 8, 256, 3, true>;
 // K no multiple of 256.
 template <class Element>
 using Small = LinearShape<Element, 2, 1, 1, 2, 64, 8, true>;
@@ -109,8 +115,9 @@ Plan plan_add_residual(int batch, int64_t n, int64_t k) {
   if (batch <= 2 && is_in_ring && fits<InRing>(batch, n, k)) return plan<InRing, Epilogue::add_residual>();
   if (batch == 1 && is_long && fits_twice<Cramped<Element>>(batch, n, k)) return plan<Cramped<Element>, Epilogue::add_residual>();
   if (batch == 1 && fits_twice<Long<Element>>(batch, n, k)) return plan<Long<Element>, Epilogue::add_residual>();
-  if (fits<Deep<Element>>(batch, n, k) && (batch == 1 || n < 4096)) return plan<Deep<Element>, Epilogue::add_residual>();
-  if (fits<Wide<Element>>(batch, n, k)) return with_units(plan<Wide<Element>, Epilogue::add_residual>(), is_long ? 256 : 128);
+  if (fits<Deep<Element>>(batch, n, k) && (batch == 1 || n < 2048)) return plan<Deep<Element>, Epilogue::add_residual>();
+  const bool is_cut = is_long || n < 4096 || batch <= 4;
+  if (fits<Wide<Element>>(batch, n, k)) return with_units(plan<Wide<Element>, Epilogue::add_residual>(), is_cut ? 256 : 128);
   return fits<Small<Element>>(batch, n, k) ? plan<Small<Element>, Epilogue::add_residual>() : Plan{};
 }
 
@@ -134,6 +141,7 @@ Plan plan_none(int batch, int64_t n, int64_t k) {
 template <class Element>
 Plan plan_silu_and_mul(int batch, int64_t n, int64_t k) {
   if (is_broad<Element>(batch, n, k)) return plan<Broad<Element>, Epilogue::silu_and_mul>();
+  if (batch > 1 && fits<Wider<Element>>(batch, n, k)) return plan<Wider<Element>, Epilogue::silu_and_mul>();
   if (fits<Wide<Element>>(batch, n, k)) return plan<Wide<Element>, Epilogue::silu_and_mul>();
   return fits<Small<Element>>(batch, n, k) ? plan<Small<Element>, Epilogue::silu_and_mul>() : Plan{};
 }

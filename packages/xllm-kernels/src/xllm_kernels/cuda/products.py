@@ -125,6 +125,11 @@ class MeasuredProducts:
                 self._kinds[key] = None
         return F.linear(x, weight)
 
+    def choices(self) -> list[int | None]:
+        """Return for each kind of product met so far which of the library's choices it takes; None while that is open, or torch's."""
+        with self._lock:
+            return [None if kind is None else kind.trial.chosen for kind in self._kinds.values()]
+
 
 def new_kind(x: torch.Tensor, weight: torch.Tensor) -> Kind | None:
     """Return the kind that `x` belongs to; None where the library cannot be had or does not serve it."""
