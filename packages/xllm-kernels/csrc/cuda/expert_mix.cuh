@@ -320,7 +320,6 @@ __global__ void __launch_bounds__(kMixBlockThreads, 1) mix_experts_kernel(const 
     prefetch_map(&args.down);
   }
   wait_for_prerequisites();
-  launch_dependents();
   const uint32_t phase = threadIdx.x == 0 ? barrier_phase(args.barrier) : 0;
   if (warp < kMixWarps) copy_rows(memory.rows, args.x, args.num_tokens, args.hidden);
   if (threadIdx.x < args.num_tokens) scales[threadIdx.x] = __ldcg(args.logits + (threadIdx.x + 1) * (args.choice.num_experts + 1) - 1);
@@ -341,6 +340,7 @@ __global__ void __launch_bounds__(kMixBlockThreads, 1) mix_experts_kernel(const 
   const GateUnits units(args, chosen);
   RingPlace at{args.stages};
   gate_mixture(args, memory, chosen, units, scales, at, warp, lane);
+  launch_dependents();  // not before: the next kernel's ring fills while blocks meet, and takes nothing from gate
   if (threadIdx.x == 0) {
     arrive_at_blocks(args.barrier);
     wait_for_blocks(args.barrier, phase);
