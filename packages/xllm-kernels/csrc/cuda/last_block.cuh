@@ -6,8 +6,7 @@
 namespace xllm::kernels::cuda {
 
 // Whether this block is the last of `expected` that count themselves at `counter`, which is 0 before and after. The first THREADS threads of
-// the block call it; what the blocks wrote before can be read by all of them in the last one. One thread of each block orders its writes
-// for all, which costs less than a fence of every thread.
+// the block call it; what the blocks wrote before can be read by all of them in the last one: the barriers and one thread's addition order it.
 template <int THREADS>
 __device__ __forceinline__ bool comes_last(int* counter, int expected) {
   __shared__ bool is_last;
