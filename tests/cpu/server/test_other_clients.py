@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx
+import openai
 import pytest
 from pydantic import BaseModel
 from xllm_script_model import script
@@ -88,7 +89,10 @@ def litellm(server: ServerProcess) -> Any:
         module = pytest.importorskip("litellm")
     module.suppress_debug_info = True
     module.telemetry = False
-    return module
+    yield module
+    for client in module.in_memory_llm_clients_cache.cache_dict.values():  # which it keeps, and never closes
+        if isinstance(client, openai.OpenAI):
+            client.close()
 
 
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "hosted_vllm"])
