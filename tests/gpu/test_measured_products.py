@@ -159,11 +159,11 @@ def test_products_of_few_operations_are_left_to_torch(monkeypatch):
 @pytest.mark.parametrize("has_qkv_bias", [False, True])
 @torch.inference_mode()
 def test_a_model_gives_the_same_bits_with_and_without(has_qkv_bias, monkeypatch):
+    num_tokens, num_blocks = 4096, 257
     args = ModelArgs(
         architecture="Qwen3ForCausalLM", model_type="qwen3", hidden_size=1024, intermediate_size=3072, num_layers=2, num_heads=16,
-        num_kv_heads=8, head_dim=128, has_qk_norm=True, has_qkv_bias=has_qkv_bias, max_position_embeddings=4096, vocab_size=512,
+        num_kv_heads=8, head_dim=128, has_qk_norm=True, has_qkv_bias=has_qkv_bias, max_position_embeddings=num_tokens, vocab_size=512,
     )  # fmt: skip
-    num_tokens, num_blocks = 4096, 4096 // 16 + 1
     torch.manual_seed(0)
     with torch.device("cuda"):
         model = LlamaForCausalLM(args, torch.bfloat16)

@@ -6,8 +6,8 @@
 // One row, ms a step of qwen3-8b: down by Narrow with four stages 4.13, by tiles of 64 rows and K in four slices 4.17, in a cluster 4.40; then o by
 // Long 4.07, Narrow 4.09, Deep 4.13. Of qwen3-0.6b: gate_up by Broad 0.63, by Wide 0.66; o by Whole 0.66, Deep 0.69.
 // With boxes that bring 128 bytes to L2 (tensor_map.cu), qwen3-8b: gate_up by Broad 3.99, Wide 4.05; then qkv by Narrow 3.86, with four stages 3.93;
-// down by Cramped 3.83, with four stages 3.84, with six and one block a multiprocessor 3.90. qkv of qwen3-0.6b and 30b-a3b in tiles of 32 rows and six
-// stages 0.626 and 2.51, by Narrow 0.669 and 2.59; of the latter by Broad, which fits beside the mixture before it, 2.29 for 2.33.
+// down by Cramped 3.83, with four stages 3.84, with six and one block a multiprocessor 3.90. qkv of qwen3-0.6b and 30b-a3b by Ample 0.626 and 2.51,
+// by Narrow 0.669 and 2.59; of the latter by Broad, which fits beside the mixture before it, and let in once its gates are done, 2.29 for 2.33.
 // Two to eight rows, in turn in one process: o of qwen3-8b by Wide whole, and with K in two slices, 4.186 and 4.090 at two rows, 4.325 and 4.229 at four,
 // not told apart at eight; of qwen3-30b-a3b by Deep, and by Wide in four slices, 5.230 and 5.163 at four, 7.769 and 7.751 at eight. gate_up of
 // qwen3-8b by Wide and Wider 4.161 and 4.144, 4.235 and 4.191, 4.425 and 4.359 at two, four and eight rows; by tiles of 64 and 96 rows 4.42 to 4.67.
@@ -32,6 +32,9 @@ template <class Element>
 using Long = LinearShape<Element, 1, 1, 1, 8, 256, 12, false>;
 template <class Element>
 using Broad = LinearShape<Element, 2, 1, 1, 8, 256, 4, false>;
+// The same with more of W under way.
+template <class Element>
+using Ample = LinearShape<Element, 2, 1, 1, 8, 256, 6, false>;
 // All K of a tile in the ring before x comes: latency counts alone.
 template <class Element>
 using Whole = LinearShape<Element, 1, 1, 1, 8, 512, 8, false>;
@@ -127,7 +130,10 @@ bool is_broad(int batch, int64_t n, int64_t k) {
 
 template <class Element>
 Plan plan_none(int batch, int64_t n, int64_t k) {
-  if (batch == 1 && n <= 16384 && k > 2048 && fits_twice<Narrow<Element>>(batch, n, k)) return plan<Narrow<Element>, Epilogue::none>();
+  if (batch == 1 && n <= 16384) {
+    if (k < 2048 && fits_twice<Ample<Element>>(batch, n, k)) return plan<Ample<Element>, Epilogue::none>();
+    if (k > 2048 && fits_twice<Narrow<Element>>(batch, n, k)) return plan<Narrow<Element>, Epilogue::none>();
+  }
   if (is_broad<Element>(batch, n, k)) return plan<Broad<Element>, Epilogue::none>();
   if (fits<Wide<Element>>(batch, n, k)) return plan<Wide<Element>, Epilogue::none>();
   return fits<Small<Element>>(batch, n, k) ? plan<Small<Element>, Epilogue::none>() : Plan{};

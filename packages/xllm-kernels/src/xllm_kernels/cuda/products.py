@@ -77,7 +77,7 @@ class Kind:
 
     def _timed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         way = self.trial.next()
-        # torch leaves the making of events, and `query`, without types.
+        # torch leaves the making of events without types.
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         product = self.product.multiply(x, weight, self.algorithms[way])
@@ -87,7 +87,7 @@ class Kind:
 
     def _read_timings(self) -> None:
         """Note those that have ended; nothing is waited for."""
-        while self._under_way and self._under_way[0].end.query():  # type: ignore[no-untyped-call]  # as above
+        while self._under_way and self._under_way[0].end.query():  # type: ignore[no-untyped-call]  # torch leaves it without types
             timing = self._under_way.popleft()
             self.trial.record(timing.way, timing.begin.elapsed_time(timing.end) / timing.num_rows)
         if self.trial.chosen is not None:
