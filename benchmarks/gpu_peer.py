@@ -9,6 +9,7 @@ A decode step is the time of 129 tokens less that of one, over 128; a prefill th
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import random
@@ -45,6 +46,8 @@ class Peer:
 
     def __init__(self, model: str, repeats: int) -> None:
         os.environ.update(SETTINGS)
+        if importlib.util.find_spec("flashinfer") is None:  # greedy steps do not call it, but vLLM imports it
+            os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
         from vllm import LLM
 
         folder = Path(tempfile.mkdtemp(prefix=f"{model}-"))
