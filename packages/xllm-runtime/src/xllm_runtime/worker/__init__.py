@@ -3,7 +3,8 @@
 Importing it imports no torch: `start_worker` takes the worker that fits.
 """
 
-from xllm_runtime.worker.client import LocalWorkerClient, WorkerClient
+from xllm_runtime.worker.client import WorkerClient
+from xllm_runtime.worker.in_process import LocalWorkerClient
 from xllm_runtime.worker.null import NullWorker
 from xllm_runtime.worker.queued import QueuedWorkerClient, StartsSteps
 from xllm_runtime.worker.selection import start_worker

@@ -8,7 +8,6 @@ from typing import Protocol
 import numpy as np
 
 from xllm_framework.batch import ForwardInput, ForwardOutput
-from xllm_framework.errors import EngineDead
 from xllm_framework.kv_cache import BlockMoves, CacheLayout
 
 PutPayload = Callable[[bytes, bytes], None]
@@ -107,65 +106,3 @@ class WorkerClient(Protocol):
 
     def close(self) -> None:
         """Let the worker go; a second call does nothing."""
-
-
-class LocalWorkerClient:
-    """A worker in this process and thread. `collect` computes, so that ranks elsewhere already compute meanwhile."""
-
-    def __init__(self, worker: Worker) -> None:
-        self.model_impl = worker.model_impl
-        self.device = worker.device
-        self.dtype = worker.dtype
-        self.vocab_size = worker.vocab_size
-        self.can_copy_blocks = worker.can_copy_blocks
-        self.cache_layout = worker.cache_layout
-        self._worker: Worker | None = worker
-        self._submitted: ForwardInput | None = None
-
-    def num_state_slots_that_fit(self) -> int:
-        """See `Worker.num_state_slots_that_fit`."""
-        return self._living_worker().num_state_slots_that_fit()
-
-    def allocate_states(self, num_slots: int) -> None:
-        """See `Worker.allocate_states`."""
-        self._living_worker().allocate_states(num_slots)
-
-    def num_blocks_that_fit(self, block_size: int) -> int:
-        """See `Worker.num_blocks_that_fit`."""
-        return self._living_worker().num_blocks_that_fit(block_size)
-
-    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
-        """See `Worker.allocate_kv_cache`."""
-        self._living_worker().allocate_kv_cache(num_blocks, block_size)
-
-    def allocate_host_blocks(self, num_host_blocks: int) -> None:
-        """See `Worker.allocate_host_blocks`."""
-        self._living_worker().allocate_host_blocks(num_host_blocks)
-
-    def attach_archive(self, put: PutPayload) -> None:
-        """See `Worker.attach_archive`."""
-        self._living_worker().attach_archive(put)
-
-    def payload_bytes(self) -> int:
-        """See `Worker.payload_bytes`."""
-        return self._living_worker().payload_bytes()
-
-    def submit(self, forward_input: ForwardInput) -> None:
-        """See `WorkerClient.submit`."""
-        self._submitted = forward_input
-
-    def collect(self) -> ForwardOutput:
-        """See `WorkerClient.collect`."""
-        forward_input, self._submitted = self._submitted, None
-        if forward_input is None:
-            raise EngineDead("A step was collected from a worker that was given none.")
-        return execute_step(self._living_worker(), forward_input)
-
-    def close(self) -> None:
-        """See `WorkerClient.close`."""
-        self._worker = None
-
-    def _living_worker(self) -> Worker:
-        if self._worker is None:
-            raise EngineDead("The worker is closed.")
-        return self._worker

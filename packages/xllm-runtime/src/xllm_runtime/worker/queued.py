@@ -14,7 +14,8 @@ from xllm_framework.batch import ForwardInput, ForwardOutput
 from xllm_framework.batch.placeholders import replace_placeholders
 from xllm_framework.errors import EngineDead
 from xllm_runtime.executor.interface import FinishedOutput, PendingOutput
-from xllm_runtime.worker.client import PutPayload, Worker
+from xllm_runtime.worker.client import Worker
+from xllm_runtime.worker.in_process import InProcessClient
 
 
 class StartsSteps(Worker, Protocol):
@@ -24,44 +25,13 @@ class StartsSteps(Worker, Protocol):
         """Start a step; it may hold tokens of `before`, the step started last, as placeholders."""
 
 
-class QueuedWorkerClient:
+class QueuedWorkerClient(InProcessClient[StartsSteps]):
     """See `WorkerClient`. Two steps may be submitted before the first is collected; the second may hold placeholders of the first."""
 
     def __init__(self, worker: StartsSteps) -> None:
-        self.model_impl, self.device, self.dtype = worker.model_impl, worker.device, worker.dtype
-        self.vocab_size, self.can_copy_blocks = worker.vocab_size, worker.can_copy_blocks
-        self.cache_layout = worker.cache_layout
-        self._worker: StartsSteps | None = worker
+        super().__init__(worker)
         self._steps: deque[PendingOutput | Exception] = deque()
         self._before: PendingOutput | Exception | None = None
-
-    def num_state_slots_that_fit(self) -> int:
-        """See `Worker.num_state_slots_that_fit`."""
-        return self._living_worker().num_state_slots_that_fit()
-
-    def allocate_states(self, num_slots: int) -> None:
-        """See `Worker.allocate_states`."""
-        self._living_worker().allocate_states(num_slots)
-
-    def num_blocks_that_fit(self, block_size: int) -> int:
-        """See `Worker.num_blocks_that_fit`."""
-        return self._living_worker().num_blocks_that_fit(block_size)
-
-    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
-        """See `Worker.allocate_kv_cache`."""
-        self._living_worker().allocate_kv_cache(num_blocks, block_size)
-
-    def allocate_host_blocks(self, num_host_blocks: int) -> None:
-        """See `Worker.allocate_host_blocks`."""
-        self._living_worker().allocate_host_blocks(num_host_blocks)
-
-    def attach_archive(self, put: PutPayload) -> None:
-        """See `Worker.attach_archive`."""
-        self._living_worker().attach_archive(put)
-
-    def payload_bytes(self) -> int:
-        """See `Worker.payload_bytes`."""
-        return self._living_worker().payload_bytes()
 
     def submit(self, forward_input: ForwardInput) -> None:
         """See `WorkerClient.submit`."""
@@ -83,12 +53,12 @@ class QueuedWorkerClient:
 
     def close(self) -> None:
         """See `WorkerClient.close`."""
-        self._worker = None
+        super().close()
         self._steps.clear()
         self._before = None
 
     def _begin(self, forward_input: ForwardInput) -> PendingOutput:
-        worker, before = self._living_worker(), self._before
+        worker, before = self.worker, self._before
         if forward_input.moves is not None:  # first, because they must happen even if the step cannot be computed
             worker.move_blocks(forward_input.moves)
         if forward_input.num_sequences == 0:
@@ -97,8 +67,3 @@ class QueuedWorkerClient:
             replace_placeholders(forward_input, None)  # fails where there is one
             before = None
         return worker.begin(forward_input, before)
-
-    def _living_worker(self) -> StartsSteps:
-        if self._worker is None:
-            raise EngineDead("The worker is closed.")
-        return self._worker

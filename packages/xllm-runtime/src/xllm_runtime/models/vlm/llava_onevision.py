@@ -8,22 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import nn
 
 from xllm_framework.model import ModelArgs
 from xllm_framework.multimodal import MediaItem
-from xllm_runtime.attention import AttentionMetadata
 from xllm_runtime.layers.parameter import fill_targets
 from xllm_runtime.layers.vision import ACTIVATIONS
-from xllm_runtime.models.interface import KVCacheShape
 from xllm_runtime.models.llama_settings import explain_llama
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
-from xllm_runtime.models.vlm.interface import Additions, Frames
+from xllm_runtime.models.vlm.interface import Frames
 from xllm_runtime.models.vlm.llava_tower import LlavaOnevisionTower, renamed_weights
 from xllm_runtime.models.vlm.siglip import siglip_args
+from xllm_runtime.models.vlm.text_decoder import HasTextDecoder
 
 
-class LlavaOnevisionForConditionalGeneration(nn.Module):
+class LlavaOnevisionForConditionalGeneration(HasTextDecoder):
     """`VisionLanguageModel`; see the module."""
 
     num_levels = 1
@@ -56,41 +54,9 @@ class LlavaOnevisionForConditionalGeneration(nn.Module):
         """Return the tower of a model of these arguments, without its weights."""
         return LlavaOnevisionTower(args, dtype)
 
-    @property
-    def text_model(self) -> LlamaForCausalLM:
-        """See `VisionLanguageModel.text_model`."""
-        return self.language
-
-    def kv_cache_shapes(self) -> list[KVCacheShape]:
-        """See `CausalLM.kv_cache_shapes`."""
-        return self.language.kv_cache_shapes()
-
-    def bind_kv_cache(self, caches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """See `CausalLM.bind_kv_cache`."""
-        self.language.bind_kv_cache(caches)
-
     def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
         """See `VisionLanguageModel.encode`."""
         return self.tower.encode(items, frames)
-
-    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """See `VisionLanguageModel.embed`."""
-        embedded: torch.Tensor = self.language.embed_tokens(token_ids)
-        return embedded
-
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
-        """See `CausalLM.forward`."""
-        return self.language.forward(token_ids, positions, attention)
-
-    def forward_embedded(
-        self, x: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata, additions: Additions
-    ) -> torch.Tensor:
-        """See `VisionLanguageModel.forward_embedded`."""
-        return self.language.forward_embedded(x, positions, attention, additions)
-
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `CausalLM.compute_logits`."""
-        return self.language.compute_logits(hidden)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `CausalLM.load_weights`."""

@@ -15,16 +15,15 @@ from torch import nn
 
 from xllm_framework.model import ModelArgs
 from xllm_framework.multimodal import MediaItem
-from xllm_runtime.attention import AttentionMetadata
 from xllm_runtime.layers.multimodal_rotary import MultimodalRotaryEmbedding
 from xllm_runtime.layers.parameter import WeightTargets, fill_targets
 from xllm_runtime.layers.vision import ACTIVATIONS
-from xllm_runtime.models.interface import KVCacheShape
 from xllm_runtime.models.llama_settings import explain_llama
 from xllm_runtime.models.llm.llama import LlamaForCausalLM
-from xllm_runtime.models.vlm.interface import Additions, Frames
+from xllm_runtime.models.vlm.interface import Frames
 from xllm_runtime.models.vlm.patches import Grid
 from xllm_runtime.models.vlm.qwen_tower import QWEN2_5_STYLE, QWEN2_STYLE, QWEN3_STYLE, QwenVisionTower, TowerStyle
+from xllm_runtime.models.vlm.text_decoder import HasTextDecoder
 from xllm_runtime.models.vlm.vision_args import qwen_vision_args
 
 _PREFIXES = (("model.language_model.", "model."), ("model.visual.", "visual."))
@@ -71,7 +70,7 @@ class QwenMediaTower(nn.Module):
         fill_targets(self.visual.weight_targets("visual"), renamed_weights(own), lambda _: False)
 
 
-class QwenVLForConditionalGeneration(nn.Module):
+class QwenVLForConditionalGeneration(HasTextDecoder):
     """`VisionLanguageModel` of the family; a subclass names its generation."""
 
     style: ClassVar[TowerStyle]
@@ -110,41 +109,9 @@ class QwenVLForConditionalGeneration(nn.Module):
         """See `VisionLanguageModel.num_levels`."""
         return self.visual.num_levels
 
-    @property
-    def text_model(self) -> LlamaForCausalLM:
-        """See `VisionLanguageModel.text_model`."""
-        return self.language
-
-    def kv_cache_shapes(self) -> list[KVCacheShape]:
-        """See `CausalLM.kv_cache_shapes`."""
-        return self.language.kv_cache_shapes()
-
-    def bind_kv_cache(self, caches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """See `CausalLM.bind_kv_cache`."""
-        self.language.bind_kv_cache(caches)
-
     def encode(self, items: Sequence[MediaItem], frames: Frames) -> list[torch.Tensor]:
         """See `VisionLanguageModel.encode`."""
         return self.visual([frames(item) for item in items], [item.grid for item in items])
-
-    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """See `VisionLanguageModel.embed`."""
-        embedded: torch.Tensor = self.language.embed_tokens(token_ids)
-        return embedded
-
-    def forward(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata) -> torch.Tensor:
-        """See `CausalLM.forward`."""
-        return self.language.forward(token_ids, positions, attention)
-
-    def forward_embedded(
-        self, x: torch.Tensor, positions: torch.Tensor, attention: AttentionMetadata, additions: Additions
-    ) -> torch.Tensor:
-        """See `VisionLanguageModel.forward_embedded`."""
-        return self.language.forward_embedded(x, positions, attention, additions)
-
-    def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """See `CausalLM.compute_logits`."""
-        return self.language.compute_logits(hidden)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> None:
         """See `CausalLM.load_weights`."""
