@@ -10,13 +10,14 @@ the worst; `--check` exits with 1 if the median is more than three times the med
 from __future__ import annotations
 
 import argparse
-import json
 import queue
 import random
 import statistics
 import sys
 import time
 from typing import Any
+
+from server_options import server_options
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.request import RequestOutput, SamplingParams
@@ -77,17 +78,6 @@ def measure(client: Client, options: argparse.Namespace) -> tuple[list[float], l
     return alone, beside, options.long * options.long_tokens / (max(ends) - start)
 
 
-def _options(pairs: list[str]) -> dict[str, Any]:
-    """Return NAME=VALUE pairs as options; a value is read as JSON, or else as it is."""
-    found: dict[str, Any] = {}
-    for name, value in (pair.split("=", 1) for pair in pairs):
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
-
-
 def main() -> int:
     """Print the two medians and their ratio."""
     parser = argparse.ArgumentParser(description="TTFT of a short request while long prompts are computed.")
@@ -100,7 +90,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="options of the server")
     options = parser.parse_args()
-    flat: dict[str, Any] = _options(options.set)
+    flat: dict[str, Any] = server_options(options.set)
     master = LLMMaster.create(XLLMConfig.from_flat({"model": options.model, **flat}), engine_process=False)
     try:
         client = Client(master, seed=0)

@@ -10,13 +10,14 @@ with 1 if it is below 1.03. On a CPU give `--set threads=N` with fewer threads t
 from __future__ import annotations
 
 import argparse
-import json
 import queue
 import random
 import statistics
 import sys
 import time
 from typing import Any
+
+from server_options import server_options
 
 from xllm_framework.config import XLLMConfig
 from xllm_framework.request import RequestOutput, SamplingParams
@@ -45,17 +46,6 @@ def run_round(master: LLMMaster, concurrency: int, num_tokens: int, seed: int) -
     return concurrency * (num_tokens - 1) / (max(ends) - max(firsts.values()))
 
 
-def _options(pairs: list[str]) -> dict[str, Any]:
-    """Return NAME=VALUE pairs as options; a value is read as JSON, or else as it is."""
-    found: dict[str, Any] = {}
-    for name, value in (pair.split("=", 1) for pair in pairs):
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
-    return found
-
-
 def main() -> int:
     """Print both rates a round, and the median ratio."""
     parser = argparse.ArgumentParser(description="Tokens a second with and without schedule overlap.")
@@ -66,7 +56,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="options of the server")
     options = parser.parse_args()
-    flat: dict[str, Any] = {"model": options.model, **_options(options.set)}
+    flat: dict[str, Any] = {"model": options.model, **server_options(options.set)}
     masters = {
         is_on: LLMMaster.create(
             XLLMConfig.from_flat({**flat, "enable_schedule_overlap": is_on}, "command line"), engine_process=True

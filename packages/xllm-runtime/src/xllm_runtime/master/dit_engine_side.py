@@ -5,22 +5,18 @@ Importing this module imports torch; the front side never does.
 
 from __future__ import annotations
 
-import logging
 import queue
 from collections.abc import Callable
 from typing import Any
 
 from xllm_framework.config import XLLMConfig
-from xllm_framework.errors import EngineDead, XLLMError
 from xllm_framework.model.image_pipeline import read_image_pipeline
 from xllm_framework.model.source import ModelFiles
-from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine
+from xllm_framework.request.messages import EngineReady, FromEngine
 from xllm_runtime.engine.dit import DiTEngine
 from xllm_runtime.master.dit_loop import DiTLoop
-from xllm_runtime.master.heartbeat import HeartbeatThread
+from xllm_runtime.master.served_loop import failed_start, serve
 from xllm_scheduler.dit_batch import ImageBatchScheduler
-
-logger = logging.getLogger(__name__)
 
 
 def run_dit_engine_side(
@@ -33,7 +29,7 @@ def run_dit_engine_side(
         scheduler = ImageBatchScheduler(config.dit.max_requests_per_batch, max(config.scheduler.max_num_waiting, 1))
         loop = DiTLoop(scheduler, engine, inbox, emit, check_integrity=config.execution.check_integrity)
     except Exception as error:  # every failure to start becomes one message
-        emit(_failed(error, "The engine could not start"))
+        emit(failed_start(error))
         return
     emit(
         EngineReady(
@@ -46,18 +42,4 @@ def run_dit_engine_side(
             dtype=engine.dtype,
         )
     )
-    heartbeat = HeartbeatThread(loop, emit)
-    try:
-        heartbeat.start()
-        loop.run()
-    except Exception as error:  # the loop is broken: the front side must tell everybody
-        emit(_failed(error, "The engine's loop has ended", kind=EngineDead.kind))
-    finally:
-        heartbeat.stop()
-
-
-def _failed(error: Exception, what: str, kind: str = XLLMError.kind) -> EngineFailed:
-    if isinstance(error, XLLMError):
-        return EngineFailed(error.message, error.kind)
-    logger.error("%s.", what, exc_info=error)
-    return EngineFailed(f"{what}: {type(error).__name__}: {error}", kind)
+    serve(loop, emit)

@@ -13,22 +13,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from xllm_framework.config import XLLMConfig
-from xllm_framework.errors import EngineDead, XLLMError
 from xllm_framework.kv_cache import BlockManager, HashPrefixCache, StateSlots, new_secret
 from xllm_framework.model import load_model_args
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.request import StoppingChecker
-from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine
+from xllm_framework.request.messages import EngineReady, FromEngine
 from xllm_framework.tokenizer import load_tokenizer
 from xllm_runtime.auto_config import pays_to_overlap, scheduler_config
 from xllm_runtime.constraint import GrammarCompiler
 from xllm_runtime.engine.llm import LLMEngine
 from xllm_runtime.master.archive_fetcher import ArchiveFetcher
 from xllm_runtime.master.constrained_requests import LoopMessage
-from xllm_runtime.master.heartbeat import HeartbeatThread
 from xllm_runtime.master.latency_sweep import find_latency_model
 from xllm_runtime.master.loop import EngineLoop
 from xllm_runtime.master.profiling import StepProfiler
+from xllm_runtime.master.served_loop import failed_start, serve
 from xllm_runtime.platform import selects_cpu
 from xllm_runtime.platform.cpu_cores import usable_cores
 from xllm_runtime.platform.cuda_context import begin_context
@@ -73,7 +72,7 @@ def run_engine_side(
             check_integrity=config.execution.check_integrity,
         )
     except Exception as error:  # every failure to start becomes one message
-        emit(_failed(error, "The engine could not start"))
+        emit(failed_start(error))
         if engine is not None:
             engine.close()
         return
@@ -88,14 +87,9 @@ def run_engine_side(
             dtype=engine.dtype,
         )
     )
-    heartbeat = HeartbeatThread(loop, emit)
     try:
-        heartbeat.start()
-        loop.run()
-    except Exception as error:  # the loop is broken: the front side must tell everybody
-        emit(_failed(error, "The engine's loop has ended", kind=EngineDead.kind))
+        serve(loop, emit)
     finally:
-        heartbeat.stop()
         engine.close()
 
 
@@ -136,10 +130,3 @@ def _vocabulary(files: ModelFiles, vocab_size: int, eos_token_ids: tuple[int, ..
     from xllm_runtime.constraint.vocabulary import model_vocabulary
 
     return model_vocabulary(load_tokenizer(files), vocab_size, eos_token_ids)
-
-
-def _failed(error: Exception, what: str, kind: str = XLLMError.kind) -> EngineFailed:
-    if isinstance(error, XLLMError):
-        return EngineFailed(error.message, error.kind)
-    logger.error("%s.", what, exc_info=error)
-    return EngineFailed(f"{what}: {type(error).__name__}: {error}", kind)

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 import queue
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from xllm_framework.config import XLLMConfig
-from xllm_framework.errors import EngineDead, InvalidConfig, XLLMError
+from xllm_framework.errors import InvalidConfig
 from xllm_framework.kv_cache import BlockManager
 from xllm_framework.model.source import ModelFiles
 from xllm_framework.rec import Catalogue, CatalogueStore, open_catalogue
 from xllm_framework.rec.catalogue import bundled_items
 from xllm_framework.rec.onerec_args import load_rec_args
-from xllm_framework.request.messages import EngineFailed, EngineReady, FromEngine
+from xllm_framework.request.messages import EngineReady, FromEngine
 from xllm_framework.request.rec_messages import MAX_BEAM_WIDTH
 from xllm_runtime.engine.rec import RecEngine
-from xllm_runtime.master.heartbeat import HeartbeatThread
 from xllm_runtime.master.rec_conversion import PathConversion
 from xllm_runtime.master.rec_loop import RecLoop
 from xllm_runtime.master.rec_pipelines import Pipelines
+from xllm_runtime.master.served_loop import failed_start, serve
 from xllm_scheduler.fixed_steps import FixedStepsLimits, FixedStepsScheduler
 
 MAX_BEAMS_PER_BATCH = 16 * MAX_BEAM_WIDTH
-
-logger = logging.getLogger(__name__)
 
 
 def run_rec_engine_side(
@@ -38,17 +35,10 @@ def run_rec_engine_side(
         engine = RecEngine(config, files, load_rec_args(files))
         loop = _assemble(config, engine, store, inbox, emit)
     except Exception as error:  # every failure to start becomes one message
-        emit(_failed(error, "The engine could not start"))
+        emit(failed_start(error))
         return
     emit(_ready(engine))
-    heartbeat = HeartbeatThread(loop, emit)
-    try:
-        heartbeat.start()
-        loop.run()
-    except Exception as error:  # the loop is broken: the front side must tell everybody
-        emit(_failed(error, "The engine's loop has ended", kind=EngineDead.kind))
-    finally:
-        heartbeat.stop()
+    serve(loop, emit)
 
 
 def _assemble(
@@ -120,10 +110,3 @@ def _ready(engine: RecEngine) -> EngineReady:
         device=engine.device,
         dtype=engine.dtype,
     )
-
-
-def _failed(error: Exception, what: str, kind: str = XLLMError.kind) -> EngineFailed:
-    if isinstance(error, XLLMError):
-        return EngineFailed(error.message, error.kind)
-    logger.error("%s.", what, exc_info=error)
-    return EngineFailed(f"{what}: {type(error).__name__}: {error}", kind)

@@ -14,8 +14,8 @@ PutPayload = Callable[[bytes, bytes], None]
 """Takes a key and the payload of its block."""
 
 
-class Worker(Protocol):
-    """One rank: a device with a model, which constructing it loads. `allocate_kv_cache` comes before `execute`."""
+class WorkerSetup(Protocol):
+    """What an engine asks of a rank before its first step, and what it learns of it."""
 
     model_impl: str
     device: str
@@ -42,10 +42,14 @@ class Worker(Protocol):
         """Allocate blocks in host memory beside the pool. Raises `InvalidConfig` unless `can_copy_blocks`."""
 
     def attach_archive(self, put: PutPayload) -> None:
-        """Give what `BlockMoves.to_archive` names to `put`. Raises `InvalidConfig` where blocks cannot be read."""
+        """Give what `BlockMoves.to_archive` names to `put`, on any thread. Raises `InvalidConfig` where blocks cannot be read."""
 
     def payload_bytes(self) -> int:
         """Return the bytes of all KV of a block; 0 where blocks cannot be read."""
+
+
+class Worker(WorkerSetup, Protocol):
+    """One rank: a device with a model, which constructing it loads. `allocate_kv_cache` comes before `execute`."""
 
     def move_blocks(self, moves: BlockMoves) -> None:
         """Move blocks between device, host and archive, and copy states."""
@@ -63,37 +67,8 @@ def execute_step(worker: Worker, forward_input: ForwardInput) -> ForwardOutput:
     return worker.execute(forward_input)
 
 
-class WorkerClient(Protocol):
+class WorkerClient(WorkerSetup, Protocol):
     """A worker seen from an engine. A step is sent to all ranks before any is waited for."""
-
-    model_impl: str
-    device: str
-    dtype: str
-    vocab_size: int
-    can_copy_blocks: bool
-    """Whether `ForwardInput.block_copies` are obeyed."""
-    cache_layout: CacheLayout
-
-    def num_state_slots_that_fit(self) -> int:
-        """See `Worker.num_state_slots_that_fit`."""
-
-    def allocate_states(self, num_slots: int) -> None:
-        """See `Worker.allocate_states`."""
-
-    def num_blocks_that_fit(self, block_size: int) -> int:
-        """See `Worker.num_blocks_that_fit`."""
-
-    def allocate_kv_cache(self, num_blocks: int, block_size: int) -> None:
-        """See `Worker.allocate_kv_cache`."""
-
-    def allocate_host_blocks(self, num_host_blocks: int) -> None:
-        """See `Worker.allocate_host_blocks`."""
-
-    def attach_archive(self, put: PutPayload) -> None:
-        """See `Worker.attach_archive`; `put` is called on any thread."""
-
-    def payload_bytes(self) -> int:
-        """See `Worker.payload_bytes`."""
 
     def submit(self, forward_input: ForwardInput) -> None:
         """Send one step. Never raises what the worker raises.
