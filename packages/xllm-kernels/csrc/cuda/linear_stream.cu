@@ -8,6 +8,7 @@
 // With boxes that bring 128 bytes to L2 (tensor_map.cu), qwen3-8b: gate_up by Broad 3.99, Wide 4.05; then qkv by Narrow 3.86, with four stages 3.93;
 // down by Cramped 3.83, with four stages 3.84, with six and one block a multiprocessor 3.90. qkv of qwen3-0.6b and 30b-a3b by Ample 0.626 and 2.51,
 // by Narrow 0.669 and 2.59; of the latter by Broad, which fits beside the mixture before it, and let in once its gates are done, 2.29 for 2.33.
+// qkv of qwen3-0.6b by Broad and Ample, in turn in one process: 0.684 and 0.612.
 // Two to eight rows, in turn in one process: o of qwen3-8b by Wide whole, and with K in two slices, 4.186 and 4.090 at two rows, 4.325 and 4.229 at four,
 // not told apart at eight; of qwen3-30b-a3b by Deep, and by Wide in four slices, 5.230 and 5.163 at four, 7.769 and 7.751 at eight. gate_up of
 // qwen3-8b by Wide and Wider 4.161 and 4.144, 4.235 and 4.191, 4.425 and 4.359 at two, four and eight rows; by tiles of 64 and 96 rows 4.42 to 4.67.
